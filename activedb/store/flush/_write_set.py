@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import compress
 from operator import attrgetter, is_
@@ -38,18 +38,19 @@ from sqlalchemy.sql.dml import UpdateBase
 from activedb.errors import ConstraintViolation, SerializationConflict, UniqueViolation
 from activedb.store.flush import _bulk
 from activedb.store.flush._change import Change
+from activedb.store.flush._constraints import Log
 from activedb.store.flush._opening import Opening
 from activedb.store.flush._violations import named
 from activedb.store.server import StepFailed, run, takes_messages, together, translate_error
 from activedb.store.sql import Key, Row, TableSpec
 
-__all__ = ["Log", "refuse", "write", "write_step_by_step"]
+__all__ = ["Versions", "phases", "refuse", "steps", "write", "write_in_order"]
 
 _TOGETHER_MAX = _bulk.COPY_ROWS_MIN
 """Number of changes from which they are not sent as one message: bulk writes may be faster."""
 
-Log: TypeAlias = Sequence[tuple[TableSpec, Key, Row | None]]
-"""Versions in the order in which they were written; None is a tombstone."""
+Versions: TypeAlias = dict[tuple[TableSpec, Key], Row | None]
+"""Row versions by table and key; None is a tombstone."""
 
 
 class _TableChanges:
@@ -277,23 +278,48 @@ def _grouped(changes: Iterable[Change]) -> dict[Table, _TableChanges]:
     return groups
 
 
-def write_step_by_step(
+def write_in_order(
     connection: Connection,
     changes: Sequence[Change],
-    log: Log,
+    parts: Iterable[Versions],
     metadata: MetaData,
     inside: Callable[[], object] = _nothing,
 ) -> None:
-    """Write `changes` in the order of `log`, one row at a time.
+    """Write `changes` part by part: the `phases` or the `steps` of their log."""
+    now = {(change.spec, change.key): change.old for change in changes}
+    for part in parts:
+        group = [Change(*place, now[place], new) for place, new in part.items()]
+        write(connection, group, metadata, inside)
+        now |= part
+        inside = _nothing
 
-    Slower than `write`, but correct wherever each single step was: when a unique value moves from
+
+def steps(log: Log) -> Iterator[Versions]:
+    """Yield each step of `log`.
+
+    Slower than all at once, but right wherever each single step was: when a unique value moves from
     row to row, or rows refer to rows of the same table.
     """
-    now = {(change.spec, change.key): change.old for change in changes}
     for spec, key, new in log:
-        write(connection, [Change(spec, key, now[spec, key], new)], metadata, inside)
-        now[spec, key] = new
-        inside = _nothing
+        yield {(spec, key): new}
+
+
+def phases(log: Log) -> Iterator[Versions]:
+    """Yield the steps of `log` in groups: deletes that follow each other, and what is between them.
+
+    A delete may change other rows by a foreign key with ON DELETE CASCADE, SET NULL or SET DEFAULT.
+    So these have the versions that they had when it was made.
+    """
+    part: Versions = {}
+    is_gone = False
+    for spec, key, new in log:
+        if part and is_gone is not (new is None):
+            yield part
+            part = {}
+        is_gone = new is None
+        part[spec, key] = new
+    if part:
+        yield part
 
 
 def refuse(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -29,9 +30,12 @@ from activedb.store.flush import (
     Change,
     Log,
     Opening,
+    follows_log,
+    phases,
     refuse,
+    steps,
     write,
-    write_step_by_step,
+    write_in_order,
 )
 from activedb.store.replication import session_mark, set_local_mark
 from activedb.store.server import translate_errors
@@ -343,7 +347,7 @@ class Session(FlatTransaction):
                     self._owned(spec, loads=False)  # the lock may be lost since the read
                 opening = Opening(changes, checked, self.locks_rows)
                 if changes and not (
-                    self._flushed or durable or lazily or _depend_on_order(changes)
+                    self._flushed or durable or lazily or self._order(changes, log)
                 ):
                     last = changes
                     self._store.trigger("before flush")
@@ -431,15 +435,33 @@ class Session(FlatTransaction):
         inside: Callable[[], object],
     ) -> None:
         metadata = self._store.metadata
-        if not _depend_on_order(changes):
+        order = self._order(changes, log)
+        if order is None:
             write(connection, changes, metadata, inside)
             return
         try:
             with self.savepoint():
-                write(connection, changes, metadata, inside)
+                if order is _Order.LOGGED:
+                    write_in_order(connection, changes, phases(log), metadata, inside)
+                else:
+                    write(connection, changes, metadata, inside)
         except ConstraintViolation:
             # Refused for good, or only in this order?
-            write_step_by_step(connection, changes, log, metadata, inside)
+            write_in_order(connection, changes, steps(log), metadata, inside)
+
+    def _order(self, changes: Sequence[Change], log: Log) -> _Order | None:
+        """Return how the order of the writes matters; one round trip for each new table."""
+        if len(changes) < 2 and all(new is not None for _, _, new in log[:-1]):
+            return None
+        specs = {change.spec for change in changes}
+        if not self._store.constraints.keys() >= specs:
+            with Use(self, "read the constraints of tables") as connection:
+                self._store.read_constraints(connection, specs)
+        if follows_log(changes, log, self._store.constraints):
+            return _Order.LOGGED
+        if len(changes) > 1 and any(spec.depends_on_order for spec in specs):
+            return _Order.TRIED
+        return None
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -516,9 +538,11 @@ class Session(FlatTransaction):
         return owned
 
 
-def _depend_on_order(changes: Sequence[Change]) -> bool:
-    """Return whether the server may refuse changes in one order and accept them in another."""
-    return len(changes) > 1 and any(change.spec.depends_on_order for change in changes)
+class _Order(Enum):
+    """Ways in which the order of the writes of a commit matters."""
+
+    TRIED = "the server may refuse the rows in one order and accept them in another"
+    LOGGED = "deletes change other rows that are written, too"
 
 
 # -- rollback to a savepoint that keeps the driver's prepared statements consistent ----------------

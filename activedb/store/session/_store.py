@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from typing import Any
 
 from sqlalchemy import Connection, Engine, MetaData, Table, func, select
 
 from activedb.config import Isolation
+from activedb.store.flush import TableConstraints, constraints_of
 from activedb.store.replication import Slot
 from activedb.store.server import close_for_good, translate_errors
 from activedb.store.session._flat import Latch
@@ -48,6 +49,8 @@ class Store(ABC):
         Tables that this process uses and owns, and the rows of owned ones.
     lease : Lease or NoLease
         Shows other processes that this process is alive, and runs the firings it holds.
+    constraints : mapping of TableSpec to TableConstraints
+        Constraints of the tables that transactions have written so far, when they were last read.
     trigger : callable
         Called with the name of each of `TRIGGER_POINTS` that a commit reaches; does nothing
         unless a test replaces it.
@@ -71,6 +74,7 @@ class Store(ABC):
         self.metadata = metadata
         self.trigger: Callable[[str], object] = lambda point: None
         self.raised = raised
+        self.constraints: Mapping[TableSpec, TableConstraints] = {}
 
     def session(self, isolation: Isolation = "locks") -> Session:
         """Return a session for one hierarchy; its connection is opened when first used."""
@@ -80,6 +84,7 @@ class Store(ABC):
         """Create the users' tables that are missing."""
         with translate_errors("create the tables"), self.short() as connection:
             self.metadata.create_all(connection)
+        self.constraints = {}
 
     def declare_existing(self) -> None:
         """Declare the tables that exist and are not declared, except activedb's own."""
@@ -222,6 +227,10 @@ class Store(ABC):
     @abstractmethod
     def lock_table(self, connection: Connection, spec: TableSpec) -> None:
         """Block writes of other processes to a table."""
+
+    def read_constraints(self, connection: Connection, specs: Set[TableSpec]) -> None:
+        """Add tables to `constraints`, and read all anew: a new table may refer to the others."""
+        self.constraints = constraints_of(connection, {*self.constraints, *specs})
 
     def cascades_from(self, table: Table) -> Sequence[str]:
         """Return the names of tables that cascades of deletes change and that need a lock here."""
