@@ -6,7 +6,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from activedb.errors import InvalidRow, LockNotAvailable, RowExists, UnsupportedStatement
+from activedb.errors import (
+    DefinitionError,
+    InvalidRow,
+    LockNotAvailable,
+    RowExists,
+    StoreError,
+    UnsupportedStatement,
+)
 from activedb.store.sql import (
     KEYS_PINNED_MAX,
     Key,
@@ -407,7 +414,7 @@ def _changed(
     if plan.kind == "delete":
         return [(key, old[key], None) for key in found]
     missing = {n: d for n, d in spec.onupdates.items() if n not in plan.columns}
-    filled = _defaults(t, missing, len(found))
+    filled = _defaults(t, spec, missing, len(found))
     versions: list[Version] = []
     for (key, values), more in zip(found.items(), filled, strict=True):
         before = old[key]
@@ -440,7 +447,7 @@ def _inserted(
     if not records:
         return []
     missing = {name: spec.defaults[name] for name in spec.missing_defaults(records[0])}
-    filled = _defaults(t, missing, len(records))
+    filled = _defaults(t, spec, missing, len(records))
     records = [{**record, **more} for record, more in zip(records, filled, strict=True)]
     _number(t, spec, records)
     new: dict[Key, Row] = {}
@@ -472,12 +479,35 @@ def _number(t: TransactionNode, spec: TableSpec, records: list[dict[str, Any]]) 
         record[name] = number
 
 
-def default_of(t: TransactionNode, default: Any) -> Any:
+def default_of(t: TransactionNode, spec: TableSpec, default: Any) -> Any:
     """Return the value of a column's default, one of `TableSpec.defaults` or `onupdates`."""
-    return default() if callable(default) else _select(t, default)[0][0]
+    return default() if callable(default) else _computed(t, spec, default)[0][0]
 
 
-def _defaults(t: TransactionNode, defaults: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+def _computed(t: TransactionNode, spec: TableSpec, statement: Any) -> list[Any]:
+    """Return the rows of a SELECT of default values.
+
+    Raises
+    ------
+    DefinitionError
+        If the database cannot compute them.
+    """
+    try:
+        return _select(t, statement)
+    except StoreError as error:
+        if type(error) is not StoreError:
+            raise
+        raise DefinitionError(
+            f"table {spec.name}: the database cannot compute a column's default= or onupdate=: "
+            f"{error}. It is computed before the row is written, and knows none of the row's "
+            f"columns: give a value that depends on them with each write, as in "
+            f"update(…, version=row['version'] + 1)"
+        ) from error
+
+
+def _defaults(
+    t: TransactionNode, spec: TableSpec, defaults: Mapping[str, Any], count: int
+) -> list[dict[str, Any]]:
     """Return default values for columns that a statement omits, separately for `count` rows."""
     filled: list[dict[str, Any]] = [{} for _ in range(count)]
     of_server = [name for name, default in defaults.items() if not callable(default)]
@@ -486,7 +516,7 @@ def _defaults(t: TransactionNode, defaults: Mapping[str, Any], count: int) -> li
             for record in filled:
                 record[name] = default()
     if of_server and count:
-        rows = _select(t, rows_by_default([defaults[name] for name in of_server], count))
+        rows = _computed(t, spec, rows_by_default([defaults[name] for name in of_server], count))
         for record, row in zip(filled, rows, strict=True):
             record.update(zip(of_server, row, strict=True))
     return filled

@@ -183,7 +183,7 @@ class Transaction:
         given = dict(values)
         missing = spec.missing_defaults(given)
         for column in missing:
-            given[column] = default_of(node, spec.defaults[column])
+            given[column] = default_of(node, spec, spec.defaults[column])
         if spec.generated is not None and given.get(spec.generated) is None:
             given[spec.generated] = node.hierarchy.look_up(lambda session: session.next_key(spec))
         row = spec.complete(given)
@@ -212,7 +212,7 @@ class Transaction:
         key, old = _existing(node, spec, key)
         for column, default in spec.onupdates.items():
             if column not in values:
-                values[column] = default_of(node, default)
+                values[column] = default_of(node, spec, default)
         new = spec.changed(old, values)
         write_row(node, spec, key, old, new)
         return spec.shown(new)

@@ -25,10 +25,13 @@ from sqlalchemy import (
     Insert,
     MetaData,
     Table,
+    TableClause,
     and_,
     bindparam,
+    column,
     delete,
     insert,
+    table,
     update,
 )
 from sqlalchemy.ext.compiler import compiles
@@ -165,9 +168,9 @@ def write(
     first: Table | None = None
     is_reached = False
     for parts_of, group in steps:
-        table = group[0].spec.table
-        first = first if first is not None else table
-        if table is not first and not is_reached:
+        written = group[0].spec.table
+        first = first if first is not None else written
+        if written is not first and not is_reached:
             is_reached = True
             inside()
         for part in parts_of(group):
@@ -195,10 +198,10 @@ def _steps(changes: Sequence[Change], metadata: MetaData) -> Sequence[_Step]:
     order = list(groups)
     if len(order) > 1:
         ranks = _ranks(metadata)
-        order.sort(key=lambda table: (ranks.get(table, len(ranks)), str(table.fullname)))
-    steps: list[_Step] = [(_deleted, groups[table].gone) for table in reversed(order)]
-    for table in order:
-        steps += [(_updated, groups[table].changed), (_inserted, groups[table].added)]
+        order.sort(key=lambda each: (ranks.get(each, len(ranks)), str(each.fullname)))
+    steps: list[_Step] = [(_deleted, groups[each].gone) for each in reversed(order)]
+    for each in order:
+        steps += [(_updated, groups[each].changed), (_inserted, groups[each].added)]
     return [step for step in steps if step[1]]
 
 
@@ -349,8 +352,8 @@ def _ranks(metadata: MetaData) -> Mapping[Table, int]:
     """Return the rank of each table: parents of foreign keys first, others by name."""
     ranks = _known_ranks.get(metadata)
     if ranks is None or len(ranks) != len(metadata.tables):
-        tables = sorted(metadata.tables.values(), key=lambda table: str(table.fullname))
-        ranks = {table: rank for rank, table in enumerate(sort_tables(tables))}
+        tables = sorted(metadata.tables.values(), key=lambda each: str(each.fullname))
+        ranks = {each: rank for rank, each in enumerate(sort_tables(tables))}
         _known_ranks[metadata] = ranks
     return ranks
 
@@ -367,7 +370,18 @@ def _deleted(gone: Sequence[Change]) -> Sequence[_StatementChanges]:
 
 @lru_cache(maxsize=1_024)
 def _delete_by_key(spec: TableSpec) -> _Prepared:
-    return delete(spec.table).where(_same_key(spec)), _key_names(spec)
+    return delete(_bare(spec)).where(_same_key(spec)), _key_names(spec)
+
+
+@lru_cache(maxsize=1_024)
+def _bare(spec: TableSpec) -> TableClause:
+    """Return the table with no more than names and types.
+
+    SQLAlchemy would add the onupdate= of each column that an UPDATE leaves out: here one that has
+    the same value as before, given or computed.
+    """
+    known = spec.table
+    return table(known.name, *(column(c.name, c.type) for c in known.columns), schema=known.schema)
 
 
 def _key_names(spec: TableSpec) -> list[tuple[str, str]]:
@@ -376,7 +390,7 @@ def _key_names(spec: TableSpec) -> list[tuple[str, str]]:
 
 
 def _same_key(spec: TableSpec) -> ColumnElement[bool]:
-    return and_(*(spec.table.c[name] == bindparam(key) for key, name in _key_names(spec)))
+    return and_(*(_bare(spec).c[name] == bindparam(key) for key, name in _key_names(spec)))
 
 
 def _updated(changed: Sequence[Change]) -> Sequence[_StatementChanges]:
@@ -424,7 +438,7 @@ def _differ(a: Any, b: Any) -> bool:
 def _update_by_key(spec: TableSpec, columns: tuple[str, ...]) -> _Prepared:
     names = [(f"new_{number}", name) for number, name in enumerate(columns)]
     new: dict[str, Any] = {name: bindparam(parameter) for parameter, name in names}
-    statement = update(spec.table).where(_same_key(spec)).values(new)
+    statement = update(_bare(spec)).where(_same_key(spec)).values(new)
     return statement, [*names, *_key_names(spec)]
 
 
@@ -450,7 +464,7 @@ def _new_rows(changes: Iterable[Change]) -> list[Row]:
 @lru_cache(maxsize=1_024)
 def _insertion(spec: TableSpec) -> _Prepared:
     names = [(f"new_{number}", name) for number, name in enumerate(spec.written)]
-    statement = _WithIdentity(spec.table) if spec.overrides_identity else insert(spec.table)
+    statement = _WithIdentity(_bare(spec)) if spec.overrides_identity else insert(_bare(spec))
     new: dict[str, Any] = {name: bindparam(parameter) for parameter, name in names}
     return statement.values(new).inline(), names  # inline: no RETURNING
 
