@@ -248,6 +248,49 @@ def test_row_that_is_still_referred_to_is_named(
     assert rows_of(store, parents) == rows
 
 
+@pytest.mark.parametrize("count", [1, FEW, MANY])
+def test_reference_to_a_table_that_is_not_declared_is_named(store: Store, count: int) -> None:
+    with store.short() as connection:
+        connection.execute(text("CREATE TABLE owners (id INTEGER PRIMARY KEY)"))
+        connection.execute(text("INSERT INTO owners VALUES (1)"))
+        # The database adds the constraint, because the declared one has no target.
+        connection.execute(
+            text(
+                "CREATE TABLE pets (id INTEGER PRIMARY KEY, "
+                "owner INTEGER CONSTRAINT pets_owner_fkey REFERENCES owners (id))"
+            )
+        )
+    pets = Table(
+        "pets",
+        store.metadata,
+        Column("id", Integer, primary_key=True),
+        Column("owner", Integer, ForeignKey("owners.id")),
+    )
+    toys = Table(
+        "toys",
+        store.metadata,
+        Column("id", Integer, primary_key=True),
+        Column("pet", ForeignKey("pets.id")),
+    )
+    with store.short() as connection:
+        connection.execute(
+            text("CREATE TABLE toys (id INTEGER PRIMARY KEY, pet INTEGER REFERENCES pets (id))")
+        )
+    steps = WriteSet(store)
+    for n in range(count):
+        steps.insert(pets, {"id": n, "owner": 1}).insert(toys, {"id": n, "pet": n})
+    steps.commit()
+    assert len(rows_of(store, toys)) == count
+    steps = WriteSet(store)
+    for n in range(count, 2 * count):
+        owner = 2 if n == 2 * count - 1 else 1
+        steps.insert(pets, {"id": n, "owner": owner}).insert(toys, {"id": n, "pet": n})
+    with pytest.raises(ForeignKeyViolation, match="refers to no row of owners") as caught:
+        steps.commit()
+    assert known(caught.value) == ("pets", "pets_owner_fkey", {"owner": 2})
+    assert len(rows_of(store, toys)) == count
+
+
 def test_restricted_delete_is_a_foreign_key_violation(store: Store) -> None:
     parents, children = family(store, ondelete="RESTRICT")
     insert_rows(store, parents, [{"id": 1, "name": "x"}])

@@ -16,7 +16,18 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from sqlalchemy import Connection, ForeignKeyConstraint, Table, UniqueConstraint, and_, not_, select
+from sqlalchemy import (
+    Connection,
+    ForeignKeyConstraint,
+    Table,
+    UniqueConstraint,
+    and_,
+    column,
+    not_,
+    select,
+    table,
+)
+from sqlalchemy.exc import NoReferenceError
 
 from activedb.errors import ConstraintViolation, ForeignKeyViolation, UniqueViolation
 from activedb.store.sql import Row, TableSpec
@@ -24,7 +35,7 @@ from activedb.store.sql import Row, TableSpec
 if TYPE_CHECKING:
     from activedb.store.flush._change import Change
 
-__all__ = ["named"]
+__all__ = ["named", "referred_table"]
 
 V = TypeVar("V", bound=ConstraintViolation)
 
@@ -144,7 +155,7 @@ def _foreign_key(
     is_child = columns == _names(foreign.columns) and (
         columns != _referred(foreign) or any(_is_of(c, foreign.table) and c.new for c in changes)
     )
-    table = foreign.table if is_child else foreign.referred_table
+    table = foreign.table if is_child else referred_table(foreign)
     versions = [c.new if is_child else c.old for c in changes if _is_of(c, table)]
     rows = [row for row in versions if row is not None]
     key = _key(_matching(rows, columns, values), columns, values)
@@ -158,7 +169,7 @@ def _refused_reference(
     *,
     is_child: bool,
 ) -> ForeignKeyViolation:
-    child, parent = str(foreign.table.fullname), str(foreign.referred_table.fullname)
+    child, parent = str(foreign.table.fullname), _target(foreign)[0]
     name = _foreign_name(foreign)
     said = _said(key, tuple(key))
     if is_child:
@@ -185,9 +196,9 @@ def _foreign_key_named(
 ) -> ForeignKeyConstraint | None:
     """Return the constraint that Postgres names; its message names the referring table."""
     tables = {t for c in changes for t in c.spec.table.metadata.tables.values()}
-    for table in tables:
-        if table.name == error.table:
-            for foreign in table.foreign_key_constraints:
+    for each in tables:
+        if each.name == error.table:
+            for foreign in each.foreign_key_constraints:
                 if _foreign_name(foreign) == error.constraint:
                     return foreign
     return None
@@ -207,7 +218,7 @@ def _broken_references(
             for child in table.metadata.tables.values():
                 for foreign in child.foreign_key_constraints:
                     if (
-                        foreign.referred_table is table
+                        referred_table(foreign) is table
                         and _must_stay(foreign, change.old, change.new)
                         and _exists(connection, foreign, change.old, parent=False)
                     ):
@@ -229,14 +240,34 @@ def _exists(
     connection: Connection, foreign: ForeignKeyConstraint, row: Row, *, parent: bool
 ) -> bool:
     """Return whether a row exists that `row` refers to, or that refers to `row`."""
-    if parent:
-        pairs = [(e.column, row[str(e.parent.name)]) for e in foreign.elements]
-    else:
-        pairs = [(e.parent, row[str(e.column.name)]) for e in foreign.elements]
-    if any(value is None for _, value in pairs):
+    here, there = _names(foreign.columns), _referred(foreign)
+    if not parent:
+        here, there = there, here
+    values = [row[name] for name in here]
+    if None in values:
         return parent  # NULL refers to no row, and no row refers to NULL
-    same = and_(*(column == value for column, value in pairs))
-    return connection.execute(select(1).where(same)).first() is not None
+    searched = referred_table(foreign) if parent else foreign.table
+    if searched is None:
+        searched = table(_target(foreign)[0], *map(column, there))
+    same = and_(*(searched.c[name] == value for name, value in zip(there, values, strict=True)))
+    return connection.execute(select(1).select_from(searched).where(same)).first() is not None
+
+
+def referred_table(foreign: ForeignKeyConstraint) -> Table | None:
+    """Return the table that a foreign key refers to; None if it is not declared."""
+    try:
+        return foreign.referred_table
+    except NoReferenceError:
+        return None
+
+
+def _target(foreign: ForeignKeyConstraint) -> tuple[str, tuple[str, ...]]:
+    """Return the names of the table and the columns that a foreign key refers to."""
+    known = referred_table(foreign)
+    if known is not None:
+        return str(known.fullname), _names(element.column for element in foreign.elements)
+    targets = [element.target_fullname.rpartition(".") for element in foreign.elements]
+    return targets[0][0], tuple(name for _, _, name in targets)
 
 
 def _foreign_name(foreign: ForeignKeyConstraint) -> str:
@@ -245,7 +276,7 @@ def _foreign_name(foreign: ForeignKeyConstraint) -> str:
 
 
 def _referred(foreign: ForeignKeyConstraint) -> tuple[str, ...]:
-    return tuple(str(element.column.name) for element in foreign.elements)
+    return _target(foreign)[1]
 
 
 # -- the rest ----------------------------------------------------------------------------------

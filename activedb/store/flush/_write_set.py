@@ -43,7 +43,7 @@ from activedb.store.flush import _bulk
 from activedb.store.flush._change import Change
 from activedb.store.flush._constraints import Log
 from activedb.store.flush._opening import Opening
-from activedb.store.flush._violations import named
+from activedb.store.flush._violations import named, referred_table
 from activedb.store.server import StepFailed, run, takes_messages, together, translate_error
 from activedb.store.sql import Key, Row, TableSpec
 
@@ -353,9 +353,14 @@ def _ranks(metadata: MetaData) -> Mapping[Table, int]:
     ranks = _known_ranks.get(metadata)
     if ranks is None or len(ranks) != len(metadata.tables):
         tables = sorted(metadata.tables.values(), key=lambda each: str(each.fullname))
-        ranks = {each: rank for rank, each in enumerate(sort_tables(tables))}
+        ranks = {each: rank for rank, each in enumerate(sort_tables(tables, _refers_elsewhere))}
         _known_ranks[metadata] = ranks
     return ranks
+
+
+def _refers_elsewhere(reference: Any) -> bool:
+    """Return whether a foreign key refers to a table that is not declared."""
+    return referred_table(reference.constraint) is None
 
 
 # -- one table -----------------------------------------------------------------------------------
