@@ -90,6 +90,18 @@ def test_child_of_an_undeclared_foreign_key_stays(store: Store) -> None:
     assert rows_of(store, a) == [{"id": 1, "z": 2}]
 
 
+def test_parent_and_child_of_an_undeclared_foreign_key_are_written(store: Store) -> None:
+    with store.short() as connection:
+        connection.execute(text("CREATE TABLE z (id INTEGER PRIMARY KEY)"))
+        connection.execute(text("CREATE TABLE a (id INTEGER PRIMARY KEY, z INTEGER REFERENCES z)"))
+    z = Table("z", store.metadata, Column("id", Integer, primary_key=True))
+    a = Table("a", store.metadata, Column("id", Integer, primary_key=True), Column("z", Integer))
+    WriteSet(store).insert(z, {"id": 1}).insert(a, {"id": 1, "z": 1}).commit()
+    assert rows_of(store, a) == [{"id": 1, "z": 1}]
+    WriteSet(store).delete(a, {"id": 1, "z": 1}).delete(z, {"id": 1}).commit()
+    assert rows_of(store, z) == []
+
+
 # -- random steps ----------------------------------------------------------------------------------
 
 IDS = st.integers(0, 3)

@@ -67,11 +67,15 @@ def tables(metadata: MetaData, suffix: str) -> dict[str, Table]:
 
 @dataclass
 class Twins:
-    """The same tables twice: one pair for flushes, one for plain statements."""
+    """The same tables twice: one pair for flushes, one for plain statements.
+
+    `undeclared` is the first pair without the declarations of its constraints.
+    """
 
     store: Store
     flushed: dict[str, Table]
     plain: dict[str, Table]
+    undeclared: dict[str, Table]
 
     def clear(self) -> None:
         with self.store.short() as connection:
@@ -89,7 +93,17 @@ class Twins:
 def twins(request: pytest.FixtureRequest) -> Iterator[Twins]:
     url = None if request.param == "memory" else request.getfixturevalue("postgres_url")
     with opened(url) as store:
-        pair = Twins(store, tables(store.metadata, "_f"), tables(store.metadata, "_p"))
+        flushed = tables(store.metadata, "_f")
+        bare = MetaData()
+        undeclared = {
+            name: Table(
+                table.name,
+                bare,
+                *(Column(c.name, c.type, primary_key=c.primary_key) for c in table.columns),
+            )
+            for name, table in flushed.items()
+        }
+        pair = Twins(store, flushed, tables(store.metadata, "_p"), undeclared)
         store.create_all()
         yield pair
 
@@ -97,14 +111,15 @@ def twins(request: pytest.FixtureRequest) -> Iterator[Twins]:
 class Steps:
     """Steps that plain SQL has accepted, and the write set of the same ones."""
 
-    def __init__(self, twins: Twins, connection: Connection):
+    def __init__(self, twins: Twins, connection: Connection, *, declared: bool = True):
         self._twins = twins
+        self._flushed = twins.flushed if declared else twins.undeclared
         self._connection = connection
         self.write_set = WriteSet(twins.store)
 
     def take(self, name: str, key: int, goes: bool, values: dict[str, Any]) -> bool:
         """Do a step; False if a constraint refuses it, and it is left out."""
-        table, flushed = self._twins.plain[name], self._twins.flushed[name]
+        table, flushed = self._twins.plain[name], self._flushed[name]
         where = and_(table.c.id == key)
         old = self._connection.execute(select(table).where(where)).mappings().first()
         self._connection.exec_driver_sql("SAVEPOINT step")
@@ -136,9 +151,9 @@ class Steps:
 
 
 @pytest.mark.long
-@given(committed=STEPS, steps=STEPS, in_bulk=st.booleans())
+@given(committed=STEPS, steps=STEPS, in_bulk=st.booleans(), declared=st.booleans())
 def test_write_set_leaves_the_same_rows_as_its_steps_in_plain_sql(
-    twins: Twins, committed: list[Any], steps: list[Any], in_bulk: bool
+    twins: Twins, committed: list[Any], steps: list[Any], in_bulk: bool, declared: bool
 ) -> None:
     twins.clear()
     with pytest.MonkeyPatch.context() as patch:
@@ -147,7 +162,7 @@ def test_write_set_leaves_the_same_rows_as_its_steps_in_plain_sql(
             patch.setattr(_bulk, "UNNEST_ROWS_MIN", 1)
         for batch in (committed, steps):
             with twins.store.short() as connection:
-                done = Steps(twins, connection)
+                done = Steps(twins, connection, declared=declared)
                 for step in batch:
                     done.take(*step)
             done.write_set.commit()

@@ -24,11 +24,15 @@ class TableConstraints(NamedTuple):
     ----------
     place : int, str or None
         What the database calls the table; None if it does not exist.
+    depends_on_order : bool
+        True if the database may refuse rows in one order and accept them in another: foreign keys,
+        unique values, exclusions.
     changed : frozenset of int or str
         Places of the tables in which the database changes rows if a row of this one is deleted.
     """
 
     place: int | str | None
+    depends_on_order: bool
     changed: frozenset[int | str]
 
 
@@ -43,7 +47,13 @@ _POSTGRES = text("""
         SELECT name, conrelid FROM pg_catalog.pg_constraint, changed
         WHERE contype = 'f' AND confrelid = place AND confdeltype IN ('c', 'n', 'd')
     )
-    SELECT name, this.place::int8, changed.place::int8 FROM this LEFT JOIN changed USING (name)
+    SELECT name, this.place::int8, changed.place::int8, EXISTS (
+        SELECT FROM pg_catalog.pg_constraint WHERE contype IN ('f', 'x') AND conrelid = this.place
+    ) OR EXISTS (
+        SELECT FROM pg_catalog.pg_index
+        WHERE indrelid = this.place AND indisunique AND NOT indisprimary
+    )
+    FROM this LEFT JOIN changed USING (name)
 """)
 _SQLITE = text("""
     WITH RECURSIVE this AS (
@@ -56,7 +66,9 @@ _SQLITE = text("""
         UNION
         SELECT name, child FROM actions, changed WHERE parent = place COLLATE NOCASE
     )
-    SELECT name, name, changed.place FROM this LEFT JOIN changed USING (name)
+    SELECT name, name, changed.place, EXISTS (SELECT 1 FROM pragma_foreign_key_list(name))
+        OR EXISTS (SELECT 1 FROM pragma_index_list(name) WHERE "unique" AND origin <> 'pk')
+    FROM this LEFT JOIN changed USING (name)
 """)
 
 
@@ -71,15 +83,12 @@ def constraints_of(
         quote = connection.dialect.identifier_preparer
         names = {spec: quote.format_table(spec.table).replace("%%", "%") for spec in specs}
         found = connection.execute(_POSTGRES, {"names": list(names.values())}).all()
-    places = {name: place for name, place, _ in found}
-    changed: dict[str, set[int | str]] = {name: set() for name in places}
-    for name, _, other in found:
-        if other is not None:
-            changed[name].add(other)
-    return {
-        spec: TableConstraints(places[name], frozenset(changed[name]))
-        for spec, name in names.items()
-    }
+    known: dict[str, TableConstraints] = {}
+    for name, place, changed, depends in found:
+        before = known[name].changed if name in known else frozenset()
+        more = before if changed is None else before | {changed}
+        known[name] = TableConstraints(place, bool(depends), more)
+    return {spec: known[name] for spec, name in names.items()}
 
 
 def follows_log(

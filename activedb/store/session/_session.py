@@ -365,6 +365,9 @@ class Session(FlatTransaction):
                     or (self.is_serializable and self._connection is not None)
                 ):
                     self._commit(last, opening, lazily=lazily)
+            except ConstraintViolation:
+                self._store.constraints = {}  # one may be new, and the order of the writes matter
+                raise
             finally:
                 self.close()
 
@@ -457,9 +460,10 @@ class Session(FlatTransaction):
         if not self._store.constraints.keys() >= specs:
             with Use(self, "read the constraints of tables") as connection:
                 self._store.read_constraints(connection, specs)
-        if follows_log(changes, log, self._store.constraints):
+        known = self._store.constraints
+        if follows_log(changes, log, known):
             return _Order.LOGGED
-        if len(changes) > 1 and any(spec.depends_on_order for spec in specs):
+        if len(changes) > 1 and any(known[spec].depends_on_order for spec in specs):
             return _Order.TRIED
         return None
 

@@ -51,7 +51,6 @@ from sqlalchemy.dialects.postgresql import (
     INET,
     MACADDR,
     MACADDR8,
-    ExcludeConstraint,
 )
 from sqlalchemy.exc import NoInspectionAvailable
 
@@ -174,8 +173,6 @@ class TableSpec:
         Names of the columns of each unique constraint.
     has_mutable : bool
         True if values of some column may be changed in place.
-    depends_on_order : bool
-        True if the order of writes to rows may matter: foreign keys, unique values.
     generated : str or None
         Name of the key column whose numbers the database generates.
     overrides_identity : bool
@@ -222,11 +219,6 @@ class TableSpec:
             why = _unfit_for_keys(column.type)
             if why is not None:
                 raise DefinitionError(f"table {table.fullname}, key column {column.name}: {why}")
-        self.depends_on_order = (
-            bool(table.foreign_keys)
-            or any(isinstance(c, UniqueConstraint | ExcludeConstraint) for c in table.constraints)
-            or any(index.unique for index in table.indexes)
-        )
         self._forms = {
             str(c.name): form
             for c in table.columns
