@@ -39,11 +39,11 @@ class Workspace:
     rows : dict
         The newest version of each written row.
     log : list
-        All versions, in the order of the writes.
+        All versions, statement by statement.
     """
 
     rows: Rows = field(default_factory=dict)
-    log: list[tuple[TableSpec, Key, Row | None]] = field(default_factory=list)
+    log: list[tuple[TableSpec, Mapping[Key, Row | None]]] = field(default_factory=list)
 
     def write(self, spec: TableSpec, key: Key, row: Row | None) -> None:
         """Add a version."""
@@ -51,7 +51,13 @@ class Workspace:
         if rows is None:
             rows = self.rows[spec] = {}
         rows[key] = row
-        self.log.append((spec, key, row))
+        self.log.append((spec, {key: row}))
+
+    def write_all(self, spec: TableSpec, versions: Mapping[Key, Row | None]) -> None:
+        """Add the versions that one statement writes."""
+        if versions:
+            self.rows.setdefault(spec, {}).update(versions)
+            self.log.append((spec, versions))
 
     def take(self, child: Workspace) -> None:
         """Take the versions of a committing child, whose workspace is void then. O(versions)."""

@@ -159,8 +159,7 @@ def _write(t: TransactionNode, spec: TableSpec, versions: Sequence[Version]) -> 
     if spec in t.forest.asked:
         declare(t, spec, [row for _, *both in versions for row in both if row is not None])
     with t.kin.latch:
-        for key, _, new in versions:
-            t.workspace.write(spec, key, new)
+        t.workspace.write(spec, {key: new for key, _, new in versions})
     if t.log is not None:
         for key, old, new in versions:
             t.log.operated(t, _kind(old, new), spec.name, (key,))

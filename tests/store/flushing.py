@@ -37,7 +37,8 @@ class WriteSet:
         self._tables = Tables()
         self._old: dict[tuple[TableSpec, Key], Row | None] = {}
         self._new: dict[tuple[TableSpec, Key], Row | None] = {}
-        self.log: list[tuple[TableSpec, Key, Row | None]] = []
+        self.log: list[tuple[TableSpec, dict[Key, Row | None]]] = []
+        self._is_joined = False
 
     def insert(self, table: Table, values: Mapping[str, Any]) -> WriteSet:
         """Add a row that is not there."""
@@ -60,8 +61,19 @@ class WriteSet:
     ) -> WriteSet:
         self._old.setdefault((spec, key), old)
         self._new[spec, key] = new
-        self.log.append((spec, key, new))
+        if self._is_joined:
+            self.log[-1][1][key] = new
+        else:
+            self.log.append((spec, {key: new}))
         return self
+
+    @contextlib.contextmanager
+    def statement(self, table: Table) -> Iterator[None]:
+        """Make the steps of the block, all of one kind, parts of one statement."""
+        self.log.append((self._tables.spec(table), {}))
+        self._is_joined = True
+        yield
+        self._is_joined = False
 
     @property
     def changes(self) -> list[Change]:

@@ -102,7 +102,7 @@ def test_key_guarded_in_the_message_of_its_read_is_read_after_the_wait(
             waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
             until(lambda: connection.exec_driver_sql(waiting).scalar())
         row = spec.complete({"id": 1})
-        session.commit([Change(spec, (1,), None, row)], [(spec, (1,), row)])
+        session.commit([Change(spec, (1,), None, row)], [(spec, {(1,): row})])
         assert reading.result(PATIENCE_S) == {(1,): row}
     finally:
         session.close()

@@ -68,7 +68,7 @@ def commit(session: Session, spec: TableSpec, old: Row | None, new: Row | None) 
     row = old or new
     assert row is not None
     key = spec.key_of(row)
-    session.commit([Change(spec, key, old, new)], [(spec, key, new)])
+    session.commit([Change(spec, key, old, new)], [(spec, {key: new})])
 
 
 def counts(store: Store, spec: TableSpec) -> list[int]:
@@ -137,7 +137,7 @@ def commit_all(session: Session, *rows: tuple[TableSpec, Row | None, Row | None]
         row = old or new
         assert row is not None
         changes.append(Change(spec, spec.key_of(row), old, new))
-    session.commit(changes, [(c.spec, c.key, c.new) for c in changes])
+    session.commit(changes, [(c.spec, {c.key: c.new}) for c in changes])
 
 
 def test_rows_of_several_tables_are_written_and_committed_in_one_message(server: Store) -> None:

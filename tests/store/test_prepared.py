@@ -90,7 +90,7 @@ def test_update_of_a_row_uses_the_index_of_a_table_that_has_grown(server: Store)
             nonlocal row
             new = spec.changed(row, {"n": row["n"] + 1})
             before = scans(session)
-            session.flush([Change(spec, (1,), row, new)], [(spec, (1,), new)])
+            session.flush([Change(spec, (1,), row, new)], [(spec, {(1,): new})])
             row = new
             return scans(session)[0] - before[0]
 
@@ -135,7 +135,7 @@ def test_error_inside_a_savepoint_leaves_the_prepared_statements_usable(server: 
             with pytest.raises(InvalidRow), session.savepoint():
                 session.lock_rows(spec, [(1,)], exclusive=True)
                 new = spec.row((1, 1 << 40, "too long a number"))
-                session.flush([Change(spec, (1,), None, new)], [(spec, (1,), new)])
+                session.flush([Change(spec, (1,), None, new)], [(spec, {(1,): new})])
             assert session.lock_rows(spec, [(1,)], exclusive=True)[1,] is not None
     finally:
         session.close()
@@ -155,7 +155,7 @@ def test_values_that_types_prepare_come_back_as_they_were(postgres_url: str) -> 
         row = spec.complete({"id": 1, "a %b": "100 %(x)s :y $1", "f": 0.125})
         key = spec.key_of(row)
         session = store.session()
-        session.flush([Change(spec, key, None, row)], [(spec, key, row)])
+        session.flush([Change(spec, key, None, row)], [(spec, {key: row})])
         session.commit()
         session = store.session()
         assert dict(session.lock_rows(spec, [key], exclusive=True)[key] or {}) == dict(row)

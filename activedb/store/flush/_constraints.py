@@ -13,8 +13,8 @@ from activedb.store.sql import Key, Row, TableSpec
 
 __all__ = ["Log", "TableConstraints", "constraints_of", "follows_log"]
 
-Log: TypeAlias = Sequence[tuple[TableSpec, Key, Row | None]]
-"""Versions in the order in which they were written; None is a tombstone."""
+Log: TypeAlias = Sequence[tuple[TableSpec, Mapping[Key, Row | None]]]
+"""Versions that each statement wrote, in the order of the statements; None is a tombstone."""
 
 
 class TableConstraints(NamedTuple):
@@ -100,7 +100,13 @@ def follows_log(
     had been moved to another parent stays. A key that was deleted and inserted again counts, since
     rows that referred to it do not come back.
     """
-    gone = {(spec, key) for spec, key, new in log if new is None and constraints[spec].changed}
+    gone = {
+        (spec, key)
+        for spec, rows in log
+        if constraints[spec].changed
+        for key, new in rows.items()
+        if new is None
+    }
     if not gone:
         return False
     changed = frozenset().union(*(constraints[spec].changed for spec, _ in gone))

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from itertools import compress
 from operator import attrgetter, is_
@@ -32,13 +33,14 @@ from sqlalchemy import (
     delete,
     insert,
     table,
+    tuple_,
     update,
 )
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.ddl import sort_tables
 from sqlalchemy.sql.dml import UpdateBase
 
-from activedb.errors import ConstraintViolation, SerializationConflict, UniqueViolation
+from activedb.errors import ConstraintViolation, InvalidRow, SerializationConflict, UniqueViolation
 from activedb.store.flush import _bulk
 from activedb.store.flush._change import Change
 from activedb.store.flush._constraints import Log
@@ -287,24 +289,38 @@ def write_in_order(
     parts: Iterable[Versions],
     metadata: MetaData,
     inside: Callable[[], object] = _nothing,
+    *,
+    savepoint: Callable[[], AbstractContextManager[None]] | None = None,
 ) -> None:
-    """Write `changes` part by part: the `phases` or the `steps` of their log."""
+    """Write `changes` part by part: the `phases` or the `steps` of their log.
+
+    Parameters
+    ----------
+    savepoint : callable, optional
+        With it, each part is one statement's, and is first tried as one: a database checks some
+        constraints at the end of a statement. The block's changes are undone if it raises.
+    """
     now = {(change.spec, change.key): change.old for change in changes}
     for part in parts:
         group = [Change(*place, now[place], new) for place, new in part.items()]
-        write(connection, group, metadata, inside)
+        if (
+            savepoint is None
+            or len(group) < 2
+            or not _is_written_as_one(connection, group, savepoint)
+        ):
+            write(connection, group, metadata, inside)
+            inside = _nothing
         now |= part
-        inside = _nothing
 
 
 def steps(log: Log) -> Iterator[Versions]:
-    """Yield each step of `log`.
+    """Yield the versions of each statement of `log`.
 
-    Slower than all at once, but right wherever each single step was: when a unique value moves from
+    Slower than all at once, but right wherever each statement was: when a unique value moves from
     row to row, or rows refer to rows of the same table.
     """
-    for spec, key, new in log:
-        yield {(spec, key): new}
+    for spec, rows in log:
+        yield {(spec, key): new for key, new in rows.items()}
 
 
 def phases(log: Log) -> Iterator[Versions]:
@@ -315,14 +331,71 @@ def phases(log: Log) -> Iterator[Versions]:
     """
     part: Versions = {}
     is_gone = False
-    for spec, key, new in log:
-        if part and is_gone is not (new is None):
-            yield part
-            part = {}
-        is_gone = new is None
-        part[spec, key] = new
+    for spec, rows in log:
+        for key, new in rows.items():
+            if part and is_gone is not (new is None):
+                yield part
+                part = {}
+            is_gone = new is None
+            part[spec, key] = new
     if part:
         yield part
+
+
+def _is_written_as_one(
+    connection: Connection,
+    changes: Sequence[Change],
+    savepoint: Callable[[], AbstractContextManager[None]],
+) -> bool:
+    """Make the changes of one statement by one statement, and return whether that was done."""
+    spec, _, old, new, _ = changes[0]
+    rows = _new_rows(changes)
+    write_all: Callable[..., bool]
+    if new is None:
+        keys = [change.key for change in changes]
+        doing, write_all, values = "delete rows of", _delete_as_one, (spec, keys)
+    elif old is None:
+        doing, write_all, values = "insert into", _insert_as_one, (spec, rows)
+    else:
+        differing = set().union(*_by_columns(changes))
+        names = [name for name in spec.written if name in differing]
+        doing, write_all, values = "update", _bulk.update_rows, (spec, names, rows)
+    try:
+        with savepoint():
+            try:
+                return write_all(connection, *values)
+            except BaseException as error:
+                refuse(error, connection, f"{doing} {spec.name}", changes)
+                raise
+    except (ConstraintViolation, InvalidRow):
+        return False  # perhaps not one by one
+
+
+_PARAMETERS_MAX = 30_000  # of one statement: SQLite takes 32,766, Postgres twice as many
+
+
+def _delete_as_one(connection: Connection, spec: TableSpec, keys: Sequence[Key]) -> bool:
+    rows = [dict(zip(spec.key_columns, key, strict=True)) for key in keys]
+    if _bulk.delete_rows(connection, spec, rows):
+        return True
+    if len(keys) * len(spec.key_columns) > _PARAMETERS_MAX:
+        return False
+    columns = [_bare(spec).c[name] for name in spec.key_columns]
+    chosen = (
+        tuple_(*columns).in_(keys) if len(columns) > 1 else columns[0].in_([k for (k,) in keys])
+    )
+    connection.execute(delete(_bare(spec)).where(chosen))
+    return True
+
+
+def _insert_as_one(connection: Connection, spec: TableSpec, rows: Sequence[Row]) -> bool:
+    if _bulk.copy_rows(connection, spec, rows):
+        return True
+    if len(rows) * len(spec.written) > _PARAMETERS_MAX:
+        return False
+    values = [{name: row[name] for name in spec.written} for row in rows]
+    connection.execute(_insert_into(spec).values(values).inline())
+    return True
 
 
 def refuse(
@@ -469,9 +542,12 @@ def _new_rows(changes: Iterable[Change]) -> list[Row]:
 @lru_cache(maxsize=1_024)
 def _insertion(spec: TableSpec) -> _Prepared:
     names = [(f"new_{number}", name) for number, name in enumerate(spec.written)]
-    statement = _WithIdentity(_bare(spec)) if spec.overrides_identity else insert(_bare(spec))
     new: dict[str, Any] = {name: bindparam(parameter) for parameter, name in names}
-    return statement.values(new).inline(), names  # inline: no RETURNING
+    return _insert_into(spec).values(new).inline(), names  # inline: no RETURNING
+
+
+def _insert_into(spec: TableSpec) -> Insert:
+    return _WithIdentity(_bare(spec)) if spec.overrides_identity else insert(_bare(spec))
 
 
 class _WithIdentity(Insert):

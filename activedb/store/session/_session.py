@@ -290,8 +290,8 @@ class Session(FlatTransaction):
         ----------
         changes : sequence of Change
             Written in bulk and in key order where possible; see `write`.
-        log : sequence of (TableSpec, key, row or None)
-            Steps that led to `changes`, to be replayed otherwise.
+        log : sequence of (TableSpec, mapping of key to row or None)
+            Statements that led to `changes`, to be replayed otherwise.
 
         Raises
         ------
@@ -450,11 +450,13 @@ class Session(FlatTransaction):
                     write(connection, changes, metadata, inside)
         except ConstraintViolation:
             # Refused for good, or only in this order?
-            write_in_order(connection, changes, steps(log), metadata, inside)
+            write_in_order(
+                connection, changes, steps(log), metadata, inside, savepoint=self.savepoint
+            )
 
     def _order(self, changes: Sequence[Change], log: Log) -> _Order | None:
         """Return how the order of the writes matters; one round trip for each new table."""
-        if len(changes) < 2 and all(new is not None for _, _, new in log[:-1]):
+        if len(changes) < 2 and all(None not in rows.values() for _, rows in log[:-1]):
             return None
         specs = {change.spec for change in changes}
         if not self._store.constraints.keys() >= specs:
