@@ -20,6 +20,7 @@ from sqlalchemy import (
     Connection,
     ForeignKeyConstraint,
     Table,
+    TableClause,
     UniqueConstraint,
     and_,
     column,
@@ -246,7 +247,7 @@ def _exists(
     values = [row[name] for name in here]
     if None in values:
         return parent  # NULL refers to no row, and no row refers to NULL
-    searched = referred_table(foreign) if parent else foreign.table
+    searched: TableClause | None = referred_table(foreign) if parent else foreign.table
     if searched is None:
         searched = table(_target(foreign)[0], *map(column, there))
     same = and_(*(searched.c[name] == value for name, value in zip(there, values, strict=True)))
@@ -316,7 +317,7 @@ def _spec(table: str, columns: Iterable[str], changes: Sequence[Change]) -> Tabl
     return whole if set(columns) <= set(whole.written) else None
 
 
-def _is_of(change: Change, table: Table) -> bool:
+def _is_of(change: Change, table: Table | None) -> bool:
     return change.spec.table is table
 
 

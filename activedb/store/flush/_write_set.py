@@ -351,6 +351,7 @@ def _is_written_as_one(
     spec, _, old, new, _ = changes[0]
     rows = _new_rows(changes)
     write_all: Callable[..., bool]
+    values: tuple[object, ...]
     if new is None:
         keys = [change.key for change in changes]
         doing, write_all, values = "delete rows of", _delete_as_one, (spec, keys)

@@ -444,7 +444,7 @@ class Session(FlatTransaction):
             return
         try:
             with self.savepoint():
-                if order is _Order.LOGGED:
+                if order is _WriteOrder.LOGGED:
                     write_in_order(connection, changes, phases(log), metadata, inside)
                 else:
                     write(connection, changes, metadata, inside)
@@ -454,7 +454,7 @@ class Session(FlatTransaction):
                 connection, changes, steps(log), metadata, inside, savepoint=self.savepoint
             )
 
-    def _order(self, changes: Sequence[Change], log: Log) -> _Order | None:
+    def _order(self, changes: Sequence[Change], log: Log) -> _WriteOrder | None:
         """Return how the order of the writes matters; one round trip for each new table."""
         if len(changes) < 2 and all(None not in rows.values() for _, rows in log[:-1]):
             return None
@@ -464,9 +464,9 @@ class Session(FlatTransaction):
                 self._store.read_constraints(connection, specs)
         known = self._store.constraints
         if follows_log(changes, log, known):
-            return _Order.LOGGED
+            return _WriteOrder.LOGGED
         if len(changes) > 1 and any(known[spec].depends_on_order for spec in specs):
-            return _Order.TRIED
+            return _WriteOrder.TRIED
         return None
 
     @contextmanager
@@ -544,7 +544,7 @@ class Session(FlatTransaction):
         return owned
 
 
-class _Order(Enum):
+class _WriteOrder(Enum):
     """Ways in which the order of the writes of a commit matters."""
 
     TRIED = "the server may refuse the rows in one order and accept them in another"
