@@ -45,15 +45,7 @@ class Workspace:
     rows: Rows = field(default_factory=dict)
     log: list[tuple[TableSpec, Mapping[Key, Row | None]]] = field(default_factory=list)
 
-    def write(self, spec: TableSpec, key: Key, row: Row | None) -> None:
-        """Add a version."""
-        rows = self.rows.get(spec)
-        if rows is None:
-            rows = self.rows[spec] = {}
-        rows[key] = row
-        self.log.append((spec, {key: row}))
-
-    def write_all(self, spec: TableSpec, versions: Mapping[Key, Row | None]) -> None:
+    def write(self, spec: TableSpec, versions: Mapping[Key, Row | None]) -> None:
         """Add the versions that one statement writes."""
         if versions:
             self.rows.setdefault(spec, {}).update(versions)
