@@ -66,8 +66,8 @@ _SQLITE = text("""
         UNION
         SELECT name, child FROM actions, changed WHERE parent = place COLLATE NOCASE
     )
-    SELECT name, name, changed.place, EXISTS (SELECT 1 FROM pragma_foreign_key_list(name))
-        OR EXISTS (SELECT 1 FROM pragma_index_list(name) WHERE "unique" AND origin <> 'pk')
+    SELECT name, name, changed.place, EXISTS (SELECT 1 FROM pragma_foreign_key_list(this.name))
+        OR EXISTS (SELECT 1 FROM pragma_index_list(this.name) WHERE "unique" AND origin <> 'pk')
     FROM this LEFT JOIN changed USING (name)
 """)
 
