@@ -123,7 +123,7 @@ class Forest:
         self.counters = NamedCounters() if counters is None else counters
         self.observer: Observers | None = None  # for hierarchies that begin from now on
         self._observing = threading.Lock()
-        self.tables = Tables(store.schema, keeps_doubles=not store.is_shared)
+        self.tables = Tables(store.schema, store.engine.dialect)
         self.locks = LockManager(LockTable(settings.victim_policy, settings.lock_escalation))
         self.pool = Pool(settings.threads)
         self.crossing = Crossing(self)

@@ -14,6 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import (
+    Column,
     Connection,
     DateTime,
     Dialect,
@@ -26,6 +27,7 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.dialects import sqlite
+from sqlalchemy.dialects.sqlite.base import SQLiteDDLCompiler
 from sqlalchemy.pool import StaticPool
 
 from activedb.config import Settings
@@ -37,7 +39,7 @@ from activedb.store.session._ownership import NoOwnership
 from activedb.store.session._plain_use import UserConnection
 from activedb.store.session._processes import Backend, NoLease, Wakeups
 from activedb.store.session._store import Store
-from activedb.store.sql import Key, TableSpec
+from activedb.store.sql import Key, TableSpec, sqlite_default
 from activedb.store.system import system
 
 __all__ = ["MemoryStore"]
@@ -69,6 +71,7 @@ class MemoryStore(Store):
             hide_parameters=True,
         )
         engine.dialect.colspecs = {**engine.dialect.colspecs, DateTime: _Instant}
+        engine.dialect.ddl_compiler = _Definitions
         super().__init__(engine, metadata)
         self.lease = NoLease()
         self._patience_s = settings.lock_timeout_ms / 1_000
@@ -257,6 +260,17 @@ class MemoryStore(Store):
         driver = _driver(connection)
         if driver.in_transaction:
             driver.execute("ROLLBACK")
+
+
+class _Definitions(SQLiteDDLCompiler):
+    """Definitions of tables in which a default is the value that Postgres would store."""
+
+    def get_column_default_string(self, column: Column[Any]) -> str | None:
+        stored = sqlite_default(column, self.dialect)
+        if stored is not None:
+            return stored
+        given = super().get_column_default_string(column)
+        return None if given is None else f"({given})"
 
 
 class _Instant(sqlite.DATETIME):

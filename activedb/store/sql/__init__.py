@@ -8,6 +8,7 @@ from activedb.store.sql._by_predicate import (
     lock_single_row,
     lock_table,
 )
+from activedb.store.sql._defaults import sqlite_default
 from activedb.store.sql._key_locks import (
     GUARD_ABSENT,
     GUARD_TABLE,
@@ -83,6 +84,7 @@ __all__ = [
     "rows_by_key",
     "rows_of",
     "select_of",
+    "sqlite_default",
     "table_guard_number",
     "tables_of",
     "update_of",

@@ -24,6 +24,7 @@ from sqlalchemy import (
     Column,
     Date,
     DateTime,
+    Dialect,
     Double,
     Enum,
     Float,
@@ -38,13 +39,10 @@ from sqlalchemy import (
     UniqueConstraint,
     Uuid,
     bindparam,
-    cast,
     inspect,
-    literal,
     select,
     tuple_,
 )
-from sqlalchemy import Sequence as Numbers
 from sqlalchemy.dialects.postgresql import (
     CIDR,
     CITEXT,
@@ -52,10 +50,12 @@ from sqlalchemy.dialects.postgresql import (
     MACADDR,
     MACADDR8,
 )
+from sqlalchemy.dialects.postgresql import dialect as postgres_dialect
 from sqlalchemy.exc import NoInspectionAvailable
 
 from activedb.errors import DefinitionError, InvalidRow, UnknownColumn
 from activedb.spelling import nearest
+from activedb.store.sql._defaults import Default, default_of_column
 from activedb.values import IMMUTABLE, NamedValues, copied
 
 __all__ = ["Key", "KeyedValues", "Row", "TableSpec", "Tables", "is_storable"]
@@ -81,6 +81,7 @@ _CHECKED: tuple[tuple[type[Any], type[Any] | tuple[type[Any], ...]], ...] = (
     (Uuid, (uuid.UUID, str)),
     (ARRAY, (list, tuple)),
 )
+_POSTGRES: Dialect = postgres_dialect()  # type: ignore[no-untyped-call]
 _OUTERMOST_YEARS = (datetime.MINYEAR, datetime.MAXYEAR)
 _LONGEST = Context(prec=150_000)  # digits: more than a NUMERIC has
 _MICROSECONDS = 6
@@ -94,13 +95,13 @@ class Tables:
     ----------
     schema : str, optional
         Schema of tables that are declared without one.
-    keeps_doubles : bool
-        See `TableSpec`.
+    dialect : sqlalchemy.Dialect
+        That of the database.
     """
 
-    def __init__(self, schema: str = "", *, keeps_doubles: bool = False) -> None:
+    def __init__(self, schema: str = "", dialect: Dialect = _POSTGRES) -> None:
         self._schema = schema
-        self._keeps_doubles = keeps_doubles
+        self._dialect = dialect
         self._of_place: dict[tuple[str, str], TableSpec] = {}  # by schema and name
         self._specs: dict[Any, TableSpec] = {}
         self._named: dict[str, TableSpec] = {}
@@ -122,7 +123,7 @@ class Tables:
             plain = _plain_table(table)
             spec = self._specs.get(plain) or self._of_same_name(plain)
             if spec is None:
-                spec = TableSpec(plain, keeps_doubles=self._keeps_doubles)
+                spec = TableSpec(plain, self._dialect)
             place = self._place(plain)
             self._specs[plain] = self._specs[table] = self._of_place[place] = spec
             if place[0] == self._schema:
@@ -156,8 +157,8 @@ class TableSpec:
     Parameters
     ----------
     table : sqlalchemy.Table
-    keeps_doubles : bool
-        Whether the database keeps all numbers with a fraction as doubles, and no NaN.
+    dialect : sqlalchemy.Dialect
+        That of the database. SQLite keeps all numbers with a fraction as doubles, and no NaN.
 
     Attributes
     ----------
@@ -192,7 +193,7 @@ class TableSpec:
         The same rows, locked FOR UPDATE except those locked by others, or not locked.
     """
 
-    def __init__(self, table: Table, *, keeps_doubles: bool = False):
+    def __init__(self, table: Table, dialect: Dialect = _POSTGRES):
         if not table.primary_key.columns:
             raise DefinitionError(
                 f"table {table.fullname} has no primary key; rows are locked and versioned by "
@@ -224,7 +225,7 @@ class TableSpec:
             for c in table.columns
             if (form := _form(c.type, self._types[str(c.name)])) is not None
         }
-        if keeps_doubles:
+        if dialect.name == "sqlite":
             for name, form in self._forms.items():
                 if isinstance(self._columns[name].type, Numeric | Float):
                     self._forms[name] = partial(_as_double, form)
@@ -241,15 +242,19 @@ class TableSpec:
         self.written = tuple(name for name in self._columns if name not in self._computed)
         self._given = frozenset(self.written)
         self.values_of = _picker(self.written)
-        self.defaults = {
-            str(c.name): _default(c, c.default if c.default is not None else c.server_default)
+        self.defaults: dict[str, Default] = {
+            str(c.name): default_of_column(
+                c, c.default if c.default is not None else c.server_default, dialect
+            )
             for c in table.columns
             if c.name != self.generated
             and c.computed is None
             and (c.default is not None or c.server_default is not None)
         }
-        self.onupdates = {
-            str(c.name): _default(c, c.onupdate) for c in table.columns if c.onupdate is not None
+        self.onupdates: dict[str, Default] = {
+            str(c.name): default_of_column(c, c.onupdate, dialect)
+            for c in table.columns
+            if c.onupdate is not None
         }
         self._required = [name for name in self.written if not self._columns[name].nullable]
         self.shared_select = self._select_by_key().with_for_update(read=True)
@@ -668,25 +673,6 @@ def _python_types_of(kind: Any) -> type[Any] | tuple[type[Any], ...] | None:
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = _short.maxlong = 80
 _shown = _short.repr
-
-
-def _default(column: Column[Any], default: Any) -> Callable[[], Any] | Select[Any]:
-    """Return a column's default as a callable, or as a SELECT if the server must compute it."""
-    if isinstance(default, Numbers):
-        return select(default.next_value())
-    argument: Any = getattr(default, "arg", None)
-    if argument is None:
-        raise DefinitionError(
-            f"table {column.table.fullname}: what the database puts into column {column.name} is "
-            f"not known here; declare it as default= or server_default="
-        )
-    if default is not column.server_default:
-        if callable(argument):
-            return lambda: argument(None)
-        if not hasattr(argument, "compile"):
-            return lambda: argument
-    expression = literal(argument) if isinstance(argument, str) else argument
-    return select(cast(expression, column.type))
 
 
 # -- view of a table as keys and values: the rows of programs' shared tables -----------------------
