@@ -149,15 +149,22 @@ class Transaction:
         node = self._node
         node.check_usable()
         spec = node.forest.tables.spec(table)
+        wanted: dict[Any, Key] = {}
         try:
-            wanted = {key: spec.key(key) for key in keys}
+            for key in keys:
+                normal = spec.key(key)
+                if wanted.setdefault(key, normal) != normal:
+                    raise InvalidRow(
+                        f"table {spec.name}: get_many() returns rows by key, but two keys that are "
+                        f"equal in Python, {key!r}, are not to the database; give times in UTC"
+                    )
         except TypeError as error:
             raise InvalidRow(
                 f"table {spec.name}: get_many() returns rows by key, so give keys that a dict can "
                 f"have: {error}"
             ) from error
         rows = _got(
-            node, spec, spec.in_order(wanted.values()), for_update=for_update, nowait=nowait
+            node, spec, spec.in_order(set(wanted.values())), for_update=for_update, nowait=nowait
         )
         found = {key: rows[normal] for key, normal in wanted.items()}
         return {key: None if row is None else spec.shown(row) for key, row in found.items()}

@@ -7,6 +7,7 @@ import enum
 import uuid
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import numpy
 import pytest
@@ -44,6 +45,7 @@ from sqlalchemy import (
     text,
     update,
 )
+from sqlalchemy.dialects.postgresql import INET
 
 from activedb.errors import (
     ConstraintViolation,
@@ -63,9 +65,11 @@ from tests.databases import (
     until,
     waits_at_the_server,
 )
+from tests.drawing import Worlds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from random import Random
 
     import activedb as adb
 
@@ -784,6 +788,137 @@ def test_key_in_two_guises_is_one_key(db: adb.Database) -> None:
         for wrong in (("no uuid", "RED"), (one, "GREEN")):
             with pytest.raises(InvalidRow, match=r"Uuid|Enum"):
                 t.get(tagged, wrong)
+
+
+class Lowered(TypeDecorator[str]):
+    """Text that the database keeps in small letters."""
+
+    impl = String
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: object) -> str | None:
+        return None if value is None else value.lower()
+
+
+class Growing(TypeDecorator[str]):
+    """Text that is another one each time that it comes back."""
+
+    impl = String
+    cache_ok = True
+
+    def process_result_value(self, value: str | None, dialect: object) -> str | None:
+        return None if value is None else f"{value}+"
+
+
+class Network(TypeDecorator[str]):
+    """Addresses, which the server compares in its own way."""
+
+    impl = INET
+    cache_ok = True
+
+
+BACK = datetime.datetime(2020, 10, 25, 0, tzinfo=datetime.UTC)
+"""An hour before clocks are set back in Berlin."""
+ZONES = [datetime.UTC, ZoneInfo("Europe/Berlin"), ZoneInfo("America/St_Johns"), ZoneInfo("UTC")]
+GUISES: dict[str, tuple[Any, Callable[[Random], Any], Callable[[Random, Any], Any]]] = {
+    "moments": (
+        DateTime(timezone=True),
+        lambda world: BACK + datetime.timedelta(minutes=30 * world.randrange(6)),
+        lambda world, key: key.astimezone(world.choice(ZONES)),
+    ),
+    "small letters": (
+        Lowered(),
+        lambda world: world.choice(["abc", "abd", "é"]),
+        lambda world, key: "".join(world.choice((c, c.upper())) for c in key),
+    ),
+}
+"""Types of keys, a function that draws a key, and one that draws another value that equals it."""
+
+
+@pytest.mark.parametrize("kind", GUISES)
+def test_drawn_guises_of_keys_are_one_key_each(db: adb.Database, kind: str) -> None:
+    sql_type, draw, disguise = GUISES[kind]
+    table = Table("t", db.metadata, Column("k", sql_type, primary_key=True), Column("n", Integer))
+    db.create_all()
+    model: dict[Any, int] = {}
+    worlds = Worlds(20, "guises", kind, inserted=1, updated=1, deleted=1, absent=1)
+    for world in worlds:
+        with db.transaction() as t:
+            for n in range(world.randrange(1, 6)):
+                key = draw(world)
+                seen = disguise(world, key)
+                row = t.get(table, seen) if world.random() < 0.5 else None
+                assert row is None or row["n"] == model[key]
+                if key not in model:
+                    worlds.met["absent"] += 1
+                    assert t.get(table, disguise(world, key)) is None
+                    if world.random() < 0.5:
+                        t.insert(table, {"k": seen, "n": n})
+                    else:
+                        t.execute(insert(table).values(k=seen, n=n))
+                    model[key] = n
+                    worlds.met["inserted"] += 1
+                elif world.random() < 0.3:
+                    t.delete(table, seen)
+                    del model[key]
+                    worlds.met["deleted"] += 1
+                else:
+                    row = t.get(table, disguise(world, key))
+                    assert row is not None
+                    model[key] = row["n"] + 10
+                    if world.random() < 0.5:
+                        t.update(table, seen, n=row["n"] + 10)
+                    else:
+                        changed = update(table).where(table.c.k == seen)
+                        assert t.execute(changed.values(n=table.c.n + 10)) == 1
+                    worlds.met["updated"] += 1
+            for key, n in model.items():
+                (row,) = t.get_many(table, [disguise(world, key)]).values()
+                assert row == {"k": key, "n": n}
+        with db.transaction() as t:
+            assert {tuple(row) for row in t.query(select(table))} == set(model.items())
+            key = draw(world)
+            by_key = select(table.c.n).where(table.c.k == disguise(world, key))
+            assert t.query(by_key) == ([(model[key],)] if key in model else [])
+
+
+def test_keys_that_only_python_takes_for_one_are_not_looked_up_together(db: adb.Database) -> None:
+    table = Table("t", db.metadata, Column("k", DateTime(timezone=True), primary_key=True))
+    db.create_all()
+    first, second = (
+        (BACK + datetime.timedelta(minutes=30 + after)).astimezone(ZONES[1]) for after in (0, 60)
+    )
+    assert first == second  # by the clock, which has been set back
+    with db.transaction() as t:
+        t.insert(table, {"k": second})
+        assert t.get(table, first) is None
+        with pytest.raises(InvalidRow, match="equal in Python"):
+            t.get_many(table, [first, second])
+
+
+def test_moment_key_is_found_on_a_connection_with_a_time_zone_of_its_own(where: Place) -> None:
+    db = where.open()
+    table = Table("t", db.metadata, Column("k", DateTime(timezone=True), primary_key=True))
+    db.create_all()
+    with db.connection() as connection:
+        connection.execute(insert(table).values(k=BACK))
+        if not where.is_memory:
+            connection.execute(text("SET timezone = 'Europe/Berlin'"))
+        with db.transaction(connection=connection) as t:
+            assert t.get(table, BACK) is not None
+            assert None not in t.get_many(table, [BACK]).values()
+            with pytest.raises(RowExists):
+                t.insert(table, {"k": BACK.astimezone(ZONES[1])})
+
+
+def test_decorated_key_that_cannot_be_found_again_is_refused(db: adb.Database) -> None:
+    table = Table("t", db.metadata, Column("k", Growing(), primary_key=True))
+    db.create_all()
+    with db.transaction() as t, pytest.raises(InvalidRow, match=r"comes back as 'a\+' and then"):
+        t.insert(table, {"k": "a"})
+    refused = Table("r", db.metadata, Column("k", Network(), primary_key=True))
+    with db.transaction() as t, pytest.raises(DefinitionError, match="use String"):
+        t.get(refused, "10.0.0.1")
 
 
 def test_key_without_a_time_zone_takes_no_instants(db: adb.Database) -> None:

@@ -12,7 +12,7 @@ import re
 import uuid
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import (
     JSON,
@@ -43,7 +43,7 @@ from sqlalchemy import Sequence as Numbers
 
 from activedb.errors import DefinitionError
 
-__all__ = ["Default", "default_of_column", "sqlite_default", "undecorated"]
+__all__ = ["Default", "default_of_column", "processed", "sqlite_default"]
 
 Default: TypeAlias = Callable[[], Any] | Select[Any]
 """A function without arguments, or a SELECT for the server."""
@@ -93,7 +93,7 @@ def sqlite_default(column: Column[Any], dialect: Dialect) -> str | None:
     text = argument if isinstance(argument, str) else _quoted(argument)
     if text is None:
         return None
-    kind = undecorated(column.type)
+    kind = _undecorated(column.type)
     try:
         stored = _read(kind, text)
     except (ValueError, ArithmeticError):
@@ -106,11 +106,24 @@ def sqlite_default(column: Column[Any], dialect: Dialect) -> str | None:
     return f"'{quoted}'" if isinstance(stored, str) else str(stored)
 
 
-def undecorated(kind: Any) -> Any:
+def _undecorated(kind: Any) -> Any:
     """Return the type that a TypeDecorator decorates, or the type itself."""
     while isinstance(kind, TypeDecorator) and not isinstance(kind, Interval):
         kind = kind.impl_instance
     return kind
+
+
+def processed(
+    kind: Any,
+    step: Literal["process_bind_param", "process_result_value"],
+    value: Any,
+    dialect: Dialect,
+) -> Any:
+    """Return a value on its way to or from the database, changed if the type is a TypeDecorator."""
+    is_changed = isinstance(kind, TypeDecorator) and (
+        getattr(type(kind), step) is not getattr(TypeDecorator, step)
+    )
+    return getattr(kind, step)(value, dialect) if is_changed else value
 
 
 # -- what SQLite does not read as Postgres does ----------------------------------------------------
@@ -126,7 +139,7 @@ def _quoted(expression: Any) -> str | None:
 
 def _as_column(expression: Any, kind: Any) -> Any:
     """Return an expression whose value is read as one of a column of this type."""
-    plain = undecorated(kind)
+    plain = _undecorated(kind)
     if isinstance(plain, Integer | Numeric | String) and not isinstance(plain, Enum):
         return cast(expression, kind)
     # A cast to any other type would make a number. A moment is text, the time after a blank.
@@ -141,20 +154,13 @@ def _from_text(column: Column[Any], text: str, dialect: Dialect) -> Any:
     """Return the value that Postgres reads a text as."""
     kind: Any = column.type
     try:
-        value = _read(undecorated(kind), text)
+        value = _read(_undecorated(kind), text)
     except (ValueError, ArithmeticError) as error:
         raise DefinitionError(
             f"table {column.table.fullname}: memory:// cannot read the default {text!r} of column "
             f"{column.name} as {kind!r}; declare a value, default=…"
         ) from error
-    return kind.process_result_value(value, dialect) if _has_results(kind) else value
-
-
-def _has_results(kind: Any) -> bool:
-    return (
-        isinstance(kind, TypeDecorator)
-        and type(kind).process_result_value is not TypeDecorator.process_result_value
-    )
+    return processed(kind, "process_result_value", value, dialect)
 
 
 def _read(kind: Any, text: str) -> Any:

@@ -20,7 +20,7 @@ import math
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from decimal import Decimal
 from functools import lru_cache
 from itertools import product
@@ -66,7 +66,7 @@ from sqlglot.errors import SqlglotError
 
 from activedb.errors import InvalidRow
 from activedb.store.sql._sql_text import PlainText, folded, is_cte
-from activedb.store.sql._tables import Key, Row, TableSpec
+from activedb.store.sql._tables import Key, Row, TableSpec, instant
 from lockmgr import InRange, NullTest, OneOf, Predicate
 
 __all__ = [
@@ -428,11 +428,6 @@ def is_plain(value: Any, kind: TypeEngine[Any]) -> bool:
 
 def _is_bit(values: Sequence[Any] | None) -> TypeGuard[Sequence[int]]:
     return values is not None and len(values) == 1 and type(values[0]) is int and 0 <= values[0] < 2
-
-
-def instant(time: datetime) -> datetime:
-    """Return a time in the form in which equal times are equal: in UTC if it has a zone."""
-    return time.replace(fold=0) if time.tzinfo is None else time.astimezone(UTC)
 
 
 _TIMES = (DateTime, DATETIME, TIMESTAMP)

@@ -36,6 +36,7 @@ from sqlalchemy import (
     String,
     Table,
     Time,
+    TypeDecorator,
     UniqueConstraint,
     Uuid,
     bindparam,
@@ -55,10 +56,10 @@ from sqlalchemy.exc import NoInspectionAvailable
 
 from activedb.errors import DefinitionError, InvalidRow, UnknownColumn
 from activedb.spelling import nearest
-from activedb.store.sql._defaults import Default, default_of_column
+from activedb.store.sql._defaults import Default, default_of_column, processed
 from activedb.values import IMMUTABLE, NamedValues, copied
 
-__all__ = ["Key", "KeyedValues", "Row", "TableSpec", "Tables", "is_storable"]
+__all__ = ["Key", "KeyedValues", "Row", "TableSpec", "Tables", "instant", "is_storable"]
 
 
 Row: TypeAlias = Mapping[str, Any]
@@ -217,7 +218,7 @@ class TableSpec:
         )
         self._has_int_key = [self._types[name] for name in self.key_columns] == [int]
         for column in table.primary_key.columns:
-            why = _unfit_for_keys(column.type)
+            why = _unfit_for_keys(column.type, dialect)
             if why is not None:
                 raise DefinitionError(f"table {table.fullname}, key column {column.name}: {why}")
         self._forms = {
@@ -225,6 +226,9 @@ class TableSpec:
             for c in table.columns
             if (form := _form(c.type, self._types[str(c.name)])) is not None
         }
+        for column in table.primary_key.columns:
+            if _is_of_users(column.type):
+                self._forms[str(column.name)] = partial(_there_and_back, column.type, dialect)
         if dialect.name == "sqlite":
             for name, form in self._forms.items():
                 if isinstance(self._columns[name].type, Numeric | Float):
@@ -238,6 +242,7 @@ class TableSpec:
         self.generated = str(auto.name) if auto is not None else None
         identity = None if auto is None else auto.identity
         self.overrides_identity = identity is not None and bool(identity.always)
+        self._has_moment_key = any(self._has_zone.get(name) for name in self.key_columns)
         self._computed = {str(c.name) for c in table.columns if c.computed is not None}
         self.written = tuple(name for name in self._columns if name not in self._computed)
         self._given = frozenset(self.written)
@@ -291,6 +296,8 @@ class TableSpec:
 
     def key_of(self, row: Row) -> Key:
         """Return the key of a complete row."""
+        if self._has_moment_key:  # a caller's connection may have a time zone of its own
+            return self.key(tuple([row[name] for name in self.key_columns]))
         return tuple([row[name] for name in self.key_columns])
 
     def row(self, values: Sequence[Any]) -> Row:
@@ -464,8 +471,12 @@ class TableSpec:
         return select(*self.table.columns).where(chosen.in_(keys)).order_by(*columns)
 
 
-def _unfit_for_keys(kind: Any) -> str | None:
+def _unfit_for_keys(kind: Any, dialect: Dialect) -> str | None:
     """Return why rows cannot be found by values of a type, and what to do; None if they can."""
+    if _is_of_users(kind):
+        stored = kind.load_dialect_impl(dialect)
+        # Texts of one length, such as UUIDs, come back from a CHAR as they are.
+        return None if isinstance(stored, CHAR) else _unfit_for_keys(stored, dialect)
     if isinstance(kind, CHAR):
         return "a CHAR comes back padded and does not equal itself; use String or Text"
     if isinstance(kind, JSON | ARRAY):
@@ -485,6 +496,34 @@ def _unfit_for_keys(kind: Any) -> str | None:
     if is_rounded or _is_single(kind):
         return f"a value of {kind!r} is rounded, and does not equal what was given; use Double"
     return None
+
+
+def _is_of_users(kind: Any) -> bool:
+    """Return whether a type is a TypeDecorator of the user's."""
+    return isinstance(kind, TypeDecorator) and not type(kind).__module__.startswith("sqlalchemy.")
+
+
+def _there_and_back(kind: Any, dialect: Dialect, value: Any) -> Any:
+    """Return a key as a column of a TypeDecorator returns it, which has one form of each key.
+
+    Raises
+    ------
+    ValueError
+        If that is no form in which it could be found again.
+    """
+    kept = _returned(kind, dialect, value)
+    if _returned(kind, dialect, kept) != kept:
+        raise ValueError(f"a key that comes back as {_shown(kept)} and then as something else")
+    return kept
+
+
+def _returned(kind: Any, dialect: Dialect, value: Any) -> Any:
+    if not _is_of_users(kind):
+        form = _form(kind, _python_types_of(kind))
+        return value if form is None else form(value)
+    stored = processed(kind, "process_bind_param", value, dialect)
+    stored = _returned(kind.load_dialect_impl(dialect), dialect, stored)
+    return processed(kind, "process_result_value", stored, dialect)
 
 
 def _is_single(kind: Any) -> bool:
@@ -518,6 +557,8 @@ def _form(kind: Any, python_types: object) -> Callable[[Any], Any] | None:
         return lambda value: str(uuid.UUID(str(value)))
     if isinstance(kind, LargeBinary):
         return bytes
+    if isinstance(kind, DateTime) and kind.timezone:
+        return instant  # equal times of two zones differ in Python where clocks are set back
     if isinstance(kind, Numeric | Float):
         if not kind.asdecimal:
             return _float
@@ -533,6 +574,11 @@ def _form(kind: Any, python_types: object) -> Callable[[Any], Any] | None:
         into = tuple if kind.as_tuple else list
         return lambda value: _nested(value, into, of_item or copied, kind.dimensions)
     return None
+
+
+def instant(time: datetime.datetime) -> datetime.datetime:
+    """Return a time in the form in which equal times are equal: in UTC if it has a zone."""
+    return time.replace(fold=0) if time.tzinfo is None else time.astimezone(datetime.UTC)
 
 
 def _own(value: Any) -> Any:
