@@ -27,7 +27,7 @@ from activedb.transactions._node import TransactionNode
 from activedb.transactions._rows import read_free, read_row, read_rows, write_row
 from activedb.transactions._run import Run
 from activedb.transactions._spawning import begin_subtransaction, spawn
-from activedb.transactions._statements import default_of
+from activedb.transactions._statements import default_of, next_number
 from activedb.transactions._states import State
 from lockmgr import Mode
 
@@ -191,8 +191,9 @@ class Transaction:
         missing = spec.missing_defaults(given)
         for column in missing:
             given[column] = default_of(node, spec, spec.defaults[column])
-        if spec.generated is not None and given.get(spec.generated) is None:
-            given[spec.generated] = node.hierarchy.look_up(lambda session: session.next_key(spec))
+        if spec.generated:
+            for column in spec.unnumbered(given):
+                given[column] = next_number(node, spec, column)
         row = spec.complete(given)
         key = spec.key_of(row)
         if read_row(node, spec, key, Mode.X, inserting=True) is not None:

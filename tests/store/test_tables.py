@@ -65,11 +65,11 @@ GOOD: dict[str, Any] = {"id": 1, "flag": True}
 
 def test_spec_names_the_key_and_what_the_database_numbers() -> None:
     spec = TableSpec(ALL)
-    assert (spec.name, spec.key_columns, spec.generated) == ("everything", ("id",), "id")
+    assert (spec.name, spec.key_columns, spec.generated) == ("everything", ("id",), ("id",))
     spec = TableSpec(PAIRS)
-    assert (spec.key_columns, spec.generated) == (("a", "b"), None)
+    assert (spec.key_columns, spec.generated) == (("a", "b"), ())
     owned = Table("owned", METADATA, Column("id", ForeignKey("everything.id"), primary_key=True))
-    assert TableSpec(owned).generated is None
+    assert TableSpec(owned).generated == ()
 
 
 def test_spec_of_a_table_without_primary_key_is_refused() -> None:

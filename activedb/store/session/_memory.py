@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC
-from functools import cache
+from functools import cache, lru_cache
 from threading import get_ident
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -26,6 +26,7 @@ from sqlalchemy import (
     func,
     select,
 )
+from sqlalchemy import Sequence as Numbers
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.sqlite.base import SQLiteDDLCompiler
 from sqlalchemy.pool import StaticPool
@@ -78,7 +79,7 @@ class MemoryStore(Store):
         self._turn = threading.Lock()
         self._kept: UserConnection | None = None  # the block of `connection` that has the turn
         self._turns: WeakKeyDictionary[Connection, _ConnectionTurn] = WeakKeyDictionary()
-        self._numbers: dict[str, int] = {}
+        self._numbers: dict[tuple[str, str], tuple[int, int | None]] = {}
         self._cascades: dict[Table, tuple[int, Sequence[str]]] = {}
         # One for all flat transactions, which their turns keep apart: opening a connection takes
         # longer than a small transaction.
@@ -246,13 +247,22 @@ class MemoryStore(Store):
     def suspect(self) -> None:
         """Do nothing: the connection cannot be lost."""
 
-    def next_key(self, connection: Connection, spec: TableSpec) -> int:
-        assert spec.generated is not None
-        if spec.name not in self._numbers:
-            highest = connection.scalar(select(func.max(spec.table.c[spec.generated])))
-            self._numbers[spec.name] = highest or 0
-        self._numbers[spec.name] += 1
-        return self._numbers[spec.name]
+    def next_number(self, connection: Connection, spec: TableSpec, name: str) -> int | None:
+        column = spec.table.columns[name]
+        sequence = column.default if isinstance(column.default, Numbers) else column.identity
+        start, step = 1, 1
+        if sequence is not None:
+            start = 1 if sequence.start is None else sequence.start
+            step = sequence.increment or 1
+        driver = _driver(connection)
+        last, changes = self._numbers.get((spec.name, name), (start - step, None))
+        number = last + step
+        if changes != driver.total_changes:  # since then, plain SQL may have numbered rows, too
+            ((end,),) = driver.execute(_last_number(column, step > 0))
+            if end is not None and (end - number) * step >= 0:
+                number = end + step
+        self._numbers[spec.name, name] = number, driver.total_changes
+        return number
 
     def _roll_back(self, connection: Connection) -> None:
         if connection.closed:  # with the database, under a transaction that is still open
@@ -260,6 +270,13 @@ class MemoryStore(Store):
         driver = _driver(connection)
         if driver.in_transaction:
             driver.execute("ROLLBACK")
+
+
+@lru_cache(maxsize=1_024)
+def _last_number(column: Column[Any], is_rising: bool) -> str:
+    """Return a SELECT of the last number in a column; one that rises, or falls."""
+    last = func.max(column) if is_rising else func.min(column)
+    return str(select(last).compile(dialect=sqlite.dialect()))
 
 
 class _Definitions(SQLiteDDLCompiler):

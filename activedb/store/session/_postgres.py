@@ -52,6 +52,7 @@ from activedb.store.sql import (
     TableSpec,
     guard_number,
     lock_table,
+    numbering,
 )
 
 __all__ = ["PostgresStore"]
@@ -329,10 +330,9 @@ class PostgresStore(Store):
         self._readers.drop()
         self.ownership.suspect()
 
-    def next_key(self, connection: Connection, spec: TableSpec) -> int:
-        name = connection.dialect.identifier_preparer.format_table(spec.table)
-        sequence = func.pg_get_serial_sequence(name.replace("%%", "%"), spec.generated)
-        return int(connection.execute(select(func.nextval(sequence))).scalar_one())
+    def next_number(self, connection: Connection, spec: TableSpec, name: str) -> int | None:
+        number: int | None = connection.scalar(numbering(connection.dialect, spec, name))
+        return number
 
 
 @contextmanager

@@ -219,10 +219,10 @@ class Session(FlatTransaction):
                 self._may_have_written |= sphere.may_write
         raise failure
 
-    def next_key(self, spec: TableSpec) -> int:
-        """Return the next number for a table whose key the database generates."""
+    def next_number(self, spec: TableSpec, name: str) -> int | None:
+        """Return the next number of a column that the database numbers; None if it has none."""
         with Use(self, f"number a row of {spec.name}") as connection:
-            return self._store.next_key(connection, spec)
+            return self._store.next_number(connection, spec, name)
 
     def guard(self, spec: TableSpec, keys: Sequence[Key] | None, *, exclusive: bool) -> None:
         """Lock keys whose rows may be absent against other activedb processes; one round trip.

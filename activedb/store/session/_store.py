@@ -252,5 +252,5 @@ class Store(ABC):
         """Treat all connections as suspect: one was lost, and others may be, too."""
 
     @abstractmethod
-    def next_key(self, connection: Connection, spec: TableSpec) -> int:
-        """Return the next number of a generated key."""
+    def next_number(self, connection: Connection, spec: TableSpec, name: str) -> int | None:
+        """Return the next number of a column; None if the database has none."""

@@ -39,7 +39,6 @@ from sqlalchemy import (
     select,
     type_coerce,
 )
-from sqlalchemy import Sequence as Numbers
 
 from activedb.errors import DefinitionError
 
@@ -62,8 +61,6 @@ def default_of_column(column: Column[Any], default: Any, dialect: Dialect) -> De
     DefinitionError
         If only the server knows it.
     """
-    if isinstance(default, Numbers):
-        return select(default.next_value())
     argument: Any = getattr(default, "arg", None)
     if argument is None:
         raise DefinitionError(

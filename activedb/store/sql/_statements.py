@@ -25,6 +25,7 @@ from sqlalchemy import (
     TextClause,
     Update,
     bindparam,
+    cast,
     delete,
     func,
     insert,
@@ -36,6 +37,7 @@ from sqlalchemy import (
     type_coerce,
     update,
 )
+from sqlalchemy import Sequence as Numbers
 from sqlalchemy.exc import CompileError, InvalidRequestError
 from sqlalchemy.orm.context import FromStatement
 from sqlalchemy.sql import operators, visitors
@@ -65,7 +67,6 @@ from activedb.store.sql._restrictions import (
     is_plain,
     keeps_null,
 )
-from activedb.store.sql._sql_text import Namespace
 from activedb.store.sql._tables import Key, Row, TableSpec
 from lockmgr import InRange, NullTest, OneOf, Predicate
 
@@ -817,7 +818,16 @@ def rows_by_default(columns: Sequence[Select[Any]], count: int) -> Select[Any]:
     return select(*(c for s in columns for c in s.selected_columns)).select_from(numbers)
 
 
-def numbering(store: Namespace, spec: TableSpec) -> Select[Any]:
-    """Return a SELECT of the next number of a key column that a Postgres server generates."""
-    name = store.engine.dialect.identifier_preparer.format_table(spec.table)
-    return select(func.nextval(func.pg_get_serial_sequence(name, spec.generated)))
+def numbering(dialect: Dialect, spec: TableSpec, name: str) -> Select[Any]:
+    """Return a SELECT of the next number of a column that a Postgres server generates.
+
+    It is NULL if the column has no sequence.
+    """
+    column = spec.table.columns[name]
+    if isinstance(column.default, Numbers):
+        return select(column.default.next_value())
+    declared: Any = getattr(column.server_default, "arg", None)
+    if isinstance(declared, ClauseElement):
+        return select(cast(declared, column.type))
+    table = dialect.identifier_preparer.format_table(spec.table).replace("%%", "%")
+    return select(func.nextval(func.pg_get_serial_sequence(table, name)))

@@ -44,6 +44,7 @@ from sqlalchemy import (
     select,
     tuple_,
 )
+from sqlalchemy import Sequence as Numbers
 from sqlalchemy.dialects.postgresql import (
     CIDR,
     CITEXT,
@@ -175,10 +176,10 @@ class TableSpec:
         Names of the columns of each unique constraint.
     has_mutable : bool
         True if values of some column may be changed in place.
-    generated : str or None
-        Name of the key column whose numbers the database generates.
+    generated : tuple of str
+        Names of the columns whose numbers the database generates: a key, identities, sequences.
     overrides_identity : bool
-        True if the server takes explicit numbers for that column only with OVERRIDING SYSTEM VALUE
+        True if the server takes explicit numbers for one of them only with OVERRIDING SYSTEM VALUE
         (GENERATED ALWAYS).
     written : tuple of str
         Columns that a write gives values to; the database computes the others, which are None in
@@ -238,10 +239,12 @@ class TableSpec:
             for c in table.columns
             if isinstance(c.type, DateTime | Time)
         }
-        auto = table.autoincrement_column
-        self.generated = str(auto.name) if auto is not None else None
-        identity = None if auto is None else auto.identity
-        self.overrides_identity = identity is not None and bool(identity.always)
+        self.generated = tuple(
+            str(c.name)
+            for c in table.columns
+            if c is table.autoincrement_column or c.identity or isinstance(c.default, Numbers)
+        )
+        self.overrides_identity = any(c.identity and c.identity.always for c in table.columns)
         self._has_moment_key = any(self._has_zone.get(name) for name in self.key_columns)
         self._computed = {str(c.name) for c in table.columns if c.computed is not None}
         self.written = tuple(name for name in self._columns if name not in self._computed)
@@ -252,7 +255,7 @@ class TableSpec:
                 c, c.default if c.default is not None else c.server_default, dialect
             )
             for c in table.columns
-            if c.name != self.generated
+            if c.name not in self.generated
             and c.computed is None
             and (c.default is not None or c.server_default is not None)
         }
@@ -326,6 +329,14 @@ class TableSpec:
         if not values.keys() <= self._given:
             self._checked(values)
         return [name for name in self.defaults if name not in values]
+
+    def unnumbered(self, values: Mapping[str, Any]) -> list[str]:
+        """Return the columns for which the database generates numbers that `values` lack."""
+        return [
+            name
+            for name in self.generated
+            if values.get(name) is None and (name not in values or name in self.key_columns)
+        ]
 
     def complete(self, values: Mapping[str, Any]) -> Row:
         """Check the values of an insert and build a whole row from them.
