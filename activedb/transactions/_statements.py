@@ -59,6 +59,11 @@ def query(
     t: TransactionNode, statement: Any, parameters: Mapping[str, Any] | None = None
 ) -> list[Any]:
     """Return the rows of a SELECT; see `Transaction.query`."""
+    if parameters is not None and not isinstance(parameters, Mapping):
+        raise InvalidRow(
+            f"query() takes the values of parameters by name, such as {{'x': 1}}, not "
+            f"{type(parameters).__name__}"
+        )
     plan = plan_locks(statement, parameters)
     if not isinstance(plan, LockingRead):
         return _select(t, plan, parameters)
@@ -414,16 +419,17 @@ def _changed(
     if plan.kind == "delete":
         return [(key, old[key], None) for key in found]
     missing = {n: d for n, d in spec.onupdates.items() if n not in plan.columns}
-    filled = _defaults(t, spec, missing, len(found))
+    written = [dict(zip(plan.columns, values, strict=True)) for values in found.values()]
+    _fill(t, spec, missing, written)
     versions: list[Version] = []
-    for (key, values), more in zip(found.items(), filled, strict=True):
+    for key, record in zip(found, written, strict=True):
         before = old[key]
         if before is None:
             raise UnsupportedStatement(
                 f"table {spec.name}: the row {key!r} is visible, but cannot be locked: the row "
                 f"security's policies hide it from changes; use one policy for all commands"
             )
-        new = spec.changed(before, {**dict(zip(plan.columns, values, strict=True)), **more})
+        new = spec.changed(before, record)
         versions.append((key, before, new))
     return versions
 
@@ -447,8 +453,7 @@ def _inserted(
     if not records:
         return []
     missing = {name: spec.defaults[name] for name in spec.missing_defaults(records[0])}
-    filled = _defaults(t, spec, missing, len(records))
-    records = [{**record, **more} for record, more in zip(records, filled, strict=True)]
+    _fill(t, spec, missing, records)
     _number(t, spec, records)
     new: dict[Key, Row] = {}
     for record in records:
@@ -502,9 +507,9 @@ def _certain(spec: TableSpec, name: str, number: int | None) -> int:
     return number
 
 
-def default_of(t: TransactionNode, spec: TableSpec, default: Any) -> Any:
+def default_of(t: TransactionNode, spec: TableSpec, default: Any, values: Mapping[str, Any]) -> Any:
     """Return the value of a column's default, one of `TableSpec.defaults` or `onupdates`."""
-    return default() if callable(default) else _computed(t, spec, default)[0][0]
+    return default(values) if callable(default) else _computed(t, spec, default)[0][0]
 
 
 def _computed(t: TransactionNode, spec: TableSpec, statement: Any) -> list[Any]:
@@ -528,21 +533,23 @@ def _computed(t: TransactionNode, spec: TableSpec, statement: Any) -> list[Any]:
         ) from error
 
 
-def _defaults(
-    t: TransactionNode, spec: TableSpec, defaults: Mapping[str, Any], count: int
-) -> list[dict[str, Any]]:
-    """Return default values for columns that a statement omits, separately for `count` rows."""
-    filled: list[dict[str, Any]] = [{} for _ in range(count)]
-    of_server = [name for name, default in defaults.items() if not callable(default)]
+def _fill(
+    t: TransactionNode,
+    spec: TableSpec,
+    defaults: Mapping[str, Any],
+    records: Sequence[dict[str, Any]],
+) -> None:
+    """Add default values for columns that a statement omits, to each row separately."""
     for name, default in defaults.items():
         if callable(default):
-            for record in filled:
-                record[name] = default()
-    if of_server and count:
-        rows = _computed(t, spec, rows_by_default([defaults[name] for name in of_server], count))
-        for record, row in zip(filled, rows, strict=True):
+            for record in records:
+                record[name] = default(record)
+    of_server = [name for name, default in defaults.items() if not callable(default)]
+    if of_server and records:
+        chosen = rows_by_default([defaults[name] for name in of_server], len(records))
+        rows = _computed(t, spec, chosen)
+        for record, row in zip(records, rows, strict=True):
             record.update(zip(of_server, row, strict=True))
-    return filled
 
 
 def _returned(

@@ -190,7 +190,7 @@ class Transaction:
         given = dict(values)
         missing = spec.missing_defaults(given)
         for column in missing:
-            given[column] = default_of(node, spec, spec.defaults[column])
+            given[column] = default_of(node, spec, spec.defaults[column], given)
         if spec.generated:
             for column in spec.unnumbered(given):
                 given[column] = next_number(node, spec, column)
@@ -220,7 +220,7 @@ class Transaction:
         key, old = _existing(node, spec, key)
         for column, default in spec.onupdates.items():
             if column not in values:
-                values[column] = default_of(node, spec, default)
+                values[column] = default_of(node, spec, default, values)
         new = spec.changed(old, values)
         write_row(node, spec, key, old, new)
         return spec.shown(new)

@@ -85,7 +85,7 @@ class WatchedSessions:
         with self._forest.joined.block(session) as t:
             rows: _Rows = {}
             for spec, keys in by_spec.items():
-                in_order = sorted(keys)
+                in_order = spec.in_order(keys)
                 for start in range(0, len(in_order), _KEYS_MAX):
                     found = lock_rows(t, spec, in_order[start : start + _KEYS_MAX])
                     rows.update({(spec, key): row for key, row in found.items()})

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import re
 import socket
+from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, make_url
+from sqlalchemy import ARRAY, Column, Integer, Table, create_engine, make_url
+from sqlalchemy.dialects.postgresql import INET, TSVECTOR
 
 import activedb as adb
-from activedb.errors import ActiveDBError, ConfigurationError, InvalidURL, ServerUnreachable
+from activedb.errors import (
+    ActiveDBError,
+    ConfigurationError,
+    DefinitionError,
+    InvalidURL,
+    ServerUnreachable,
+)
 from activedb.store.session import _postgres
 from tests.databases import PATIENCE_S, in_thread
 
@@ -129,3 +137,11 @@ def test_database_that_is_closed_says_so(database_url: str) -> None:
     db.close()
     with pytest.raises(ActiveDBError), db.transaction() as t:
         t.spawn(lambda s: None).result()
+
+
+@pytest.mark.parametrize("kind", [ARRAY(Integer), INET(), TSVECTOR()])
+def test_type_that_only_postgres_has_is_a_definition_error_in_memory(kind: Any) -> None:
+    with adb.connect("memory://") as db:
+        Table("x", db.metadata, Column("id", Integer, primary_key=True), Column("v", kind))
+        with pytest.raises(DefinitionError, match=r"no type \w+\(.* for column v; use Postgres"):
+            db.create_all()

@@ -30,6 +30,7 @@ from sqlalchemy import (
     literal,
     select,
     text,
+    update,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
@@ -201,3 +202,27 @@ def test_default_that_memory_cannot_read_is_a_definition_error() -> None:
             t.insert(table, {"id": 1, "at": EPOCH})
             with pytest.raises(DefinitionError, match="cannot read the default 'yesterday' of col"):
                 t.insert(table, {"id": 2})
+
+
+def test_function_of_a_default_sees_the_values_of_its_row(db: adb.Database) -> None:
+    def sum_of(context: Any) -> int:
+        given = context.get_current_parameters()
+        return int(given["n"]) + int(given.get("first", 0))
+
+    table = Table(
+        "things",
+        db.metadata,
+        Column("id", Integer, primary_key=True),
+        Column("n", Integer),
+        Column("first", Integer, default=sum_of),
+        Column("second", Integer, default=sum_of, onupdate=sum_of),
+    )
+    db.create_all()
+    with db.transaction() as t:
+        assert t.insert(table, {"n": 1}) == {"id": 1, "n": 1, "first": 1, "second": 2}
+        t.execute(insert(table), [{"n": 2}, {"n": 3}])
+        t.update(table, 1, n=5)
+        t.execute(update(table).where(table.c.id == 2).values(n=table.c.n + 5, first=1))
+    with db.transaction() as t:
+        rows = t.query(select(table.c.n, table.c.first, table.c.second).order_by(table.c.id))
+        assert rows == [(5, 1, 5), (7, 1, 8), (3, 3, 6)]

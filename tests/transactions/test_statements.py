@@ -168,6 +168,26 @@ def test_query_takes_selects_only_and_spares_the_transaction(bank: Bank, make: A
     assert bank.committed() == {1: 11, 2: 20}
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda t, a: t.execute(insert(a), 5), "takes a row, or a list of rows"),
+        (lambda t, a: t.execute(insert(a), [5]), "a row of an insert"),
+        (lambda t, a: t.execute(insert(a), "ab"), "a row of an insert"),
+        (lambda t, a: t.query(text("SELECT 1"), [1]), "by name, such as"),
+        (lambda t, a: t.query(select(a).with_for_update(), 5), "by name, such as"),
+    ],
+)
+def test_parameters_that_are_no_mapping_are_refused_and_spare_the_transaction(
+    bank: Bank, call: Any, message: str
+) -> None:
+    with bank.db.transaction() as t:
+        with pytest.raises(InvalidRow, match=message):
+            call(t, bank.accounts)
+        t.update(bank.accounts, 1, balance=11)
+    assert bank.committed() == {1: 11, 2: 20}
+
+
 def test_execute_of_a_key_change_raises(bank: Bank) -> None:
     a = bank.accounts
     with pytest.raises(InvalidRow, match="cannot change key column id"), bank.db.transaction() as t:

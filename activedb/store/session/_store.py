@@ -8,8 +8,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from sqlalchemy import Connection, Engine, MetaData, Table, func, select
+from sqlalchemy.exc import CompileError
 
 from activedb.config import Isolation
+from activedb.errors import DefinitionError
 from activedb.store.flush import TableConstraints, constraints_of
 from activedb.store.replication import Slot
 from activedb.store.server import close_for_good, translate_errors
@@ -81,10 +83,33 @@ class Store(ABC):
         return Session(self, self.latch(), isolation)
 
     def create_all(self) -> None:
-        """Create the users' tables that are missing."""
-        with translate_errors("create the tables"), self.short() as connection:
-            self.metadata.create_all(connection)
+        """Create the users' tables that are missing.
+
+        Raises
+        ------
+        DefinitionError
+            If the database lacks the type of a column.
+        """
+        try:
+            with translate_errors("create the tables"), self.short() as connection:
+                self.metadata.create_all(connection)
+        except CompileError as error:
+            raise DefinitionError(self._uncompiled(error)) from error
         self.constraints = {}
+
+    def _uncompiled(self, error: CompileError) -> str:
+        """Return what of the declared tables the database cannot create, and what to do."""
+        advice = "" if self.is_shared else "; use Postgres for it, as memory:// is SQLite"
+        for table in self.metadata.tables.values():
+            for column in table.columns:
+                try:
+                    column.type.compile(self.engine.dialect)
+                except CompileError:
+                    return (
+                        f"table {table.fullname}: the database has no type {column.type!r} for "
+                        f"column {column.name}{advice}"
+                    )
+        return f"cannot create the tables: {error}{advice}"
 
     def declare_existing(self) -> None:
         """Declare the tables that exist and are not declared, except activedb's own."""

@@ -10,7 +10,7 @@ import datetime
 import json
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias
 
@@ -44,8 +44,8 @@ from activedb.errors import DefinitionError
 
 __all__ = ["Default", "default_of_column", "processed", "sqlite_default"]
 
-Default: TypeAlias = Callable[[], Any] | Select[Any]
-"""A function without arguments, or a SELECT for the server."""
+Default: TypeAlias = Callable[[Mapping[str, Any]], Any] | Select[Any]
+"""A function of the values that the write gives to other columns, or a SELECT for the server."""
 
 
 def default_of_column(column: Column[Any], default: Any, dialect: Dialect) -> Default:
@@ -69,16 +69,27 @@ def default_of_column(column: Column[Any], default: Any, dialect: Dialect) -> De
         )
     if default is not column.server_default:
         if callable(argument):
-            return lambda: argument(None)
+            return lambda values: argument(_Written(values))
         if not hasattr(argument, "compile"):
-            return lambda: argument
+            return lambda _: argument
     if dialect.name == "sqlite":
         text = argument if isinstance(argument, str) else _quoted(argument)
         if text is not None:
-            return lambda: _from_text(column, text, dialect)
+            return lambda _: _from_text(column, text, dialect)
         return select(_as_column(argument, column.type))
     expression = literal(argument) if isinstance(argument, str) else argument
     return select(cast(expression, column.type))
+
+
+class _Written:
+    """Context of a default's function, as SQLAlchemy's: the values of the row that is written."""
+
+    def __init__(self, values: Mapping[str, Any]):
+        self._values = values
+
+    def get_current_parameters(self, isolate_multiinsert_groups: bool = True) -> dict[str, Any]:
+        """Return the values given so far, by column; an expression has none yet."""
+        return dict(self._values)
 
 
 def sqlite_default(column: Column[Any], dialect: Dialect) -> str | None:

@@ -59,7 +59,7 @@ from sqlalchemy.sql.selectable import (
 )
 from sqlalchemy.types import TupleType, TypeDecorator, TypeEngine
 
-from activedb.errors import UnsupportedStatement
+from activedb.errors import InvalidRow, UnsupportedStatement
 from activedb.store.sql._restrictions import (
     KEYS_PINNED_MAX,
     Condition,
@@ -773,11 +773,26 @@ def _records(
         return
     common = dict(statement._values or {})
     used = {each.key for value in common.values() for each in _required(value)}
-    several: Iterable[Mapping[str, Any]] = [given]
-    if parameters is not None and not isinstance(parameters, Mapping):
-        several = parameters
-    for each in several:
+    for each in _several(parameters):
         yield common | {name: value for name, value in each.items() if name not in used}, each
+
+
+def _several(parameters: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows that are passed as parameters, or the only values of parameters."""
+    if parameters is None or isinstance(parameters, Mapping):
+        yield parameters or {}
+        return
+    if not isinstance(parameters, Iterable):
+        raise InvalidRow(
+            f"an insert() takes a row, or a list of rows, mappings of columns to values, not "
+            f"{type(parameters).__name__}"
+        )
+    for each in parameters:
+        if not isinstance(each, Mapping):
+            raise InvalidRow(
+                f"a row of an insert() is a mapping of columns to values, not {type(each).__name__}"
+            )
+        yield each
 
 
 def _required(value: Any) -> list[BindParameter[Any]]:

@@ -188,7 +188,7 @@ class TableSpec:
         Return the tuple of a row's values in those columns.
     defaults, onupdates : dict
         Column name to the value that an insert, or an update, writes if it leaves the column out:
-        a callable without arguments, or a SELECT for the server.
+        a function of the given values, or a SELECT for the server.
     shared_select, exclusive_select : sqlalchemy.Select
         Rows whose keys are bound to ``keys``, locked FOR SHARE or FOR UPDATE.
     free_select, plain_select : sqlalchemy.Select

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import enum
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import Column, Integer, Table
-from sqlalchemy.orm import DeclarativeBase, Session, sessionmaker
+from sqlalchemy import Column, Enum, Integer, Table
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 import activedb as adb
 from activedb.errors import RuleFailed
@@ -86,6 +87,30 @@ def test_session_watched_in_several_ways_is_heard_once(db: adb.Database, account
         session.add(Account(id=5, balance=1))
         session.commit()
     assert seen == [6]
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+def test_flush_of_rows_with_keys_that_have_no_order_raises_events(db: adb.Database) -> None:
+    class Base(DeclarativeBase):
+        metadata = db.metadata
+
+    class Paint(Base):
+        __tablename__ = "paints"
+        colour: Mapped[Colour] = mapped_column(Enum(Colour), primary_key=True)
+
+    db.create_all()
+    seen: list[Any] = []
+    db.rule(on=adb.inserted(Paint), name="i")(lambda t, o: seen.append(o.new["colour"]))
+    make = sessionmaker()
+    db.watch(make)
+    with db.connection() as connection, make(bind=connection) as session:
+        session.add_all([Paint(colour=Colour.RED), Paint(colour=Colour.BLUE)])
+        session.commit()
+    assert set(seen) == set(Colour)
 
 
 def test_set_oriented_rule_fires_once_for_the_rows_of_a_table_in_one_flush(
