@@ -361,7 +361,10 @@ def borrow(store: Store, connection: Connection, isolation: Isolation) -> Extern
             "the connection's transaction has failed, or the connection was lost: call its "
             "rollback() first"
         )
-    if getattr(connection.connection.driver_connection, "autocommit", False) is True:
+    if (
+        getattr(connection.connection.driver_connection, "autocommit", False) is True
+        or connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
+    ):
         raise ConfigurationError(
             "the connection commits each statement by itself (AUTOCOMMIT), so there is no "
             "transaction to act in; use one with another isolation level"

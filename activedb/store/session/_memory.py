@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -39,7 +40,7 @@ from activedb.store.session._flat import Latch
 from activedb.store.session._ownership import NoOwnership
 from activedb.store.session._plain_use import UserConnection
 from activedb.store.session._processes import Backend, NoLease, Wakeups
-from activedb.store.session._store import Store
+from activedb.store.session._store import PlainWrites, Store
 from activedb.store.sql import Key, TableSpec, sqlite_default
 from activedb.store.system import system
 
@@ -73,6 +74,8 @@ class MemoryStore(Store):
         )
         engine.dialect.colspecs = {**engine.dialect.colspecs, DateTime: _Instant}
         engine.dialect.ddl_compiler = _Definitions
+        # The transactions of its one connection are begun here, whatever level is asked for.
+        engine.dialect.set_isolation_level = lambda *_: None  # type: ignore[method-assign]
         super().__init__(engine, metadata)
         self.lease = NoLease()
         self._patience_s = settings.lock_timeout_ms / 1_000
@@ -80,6 +83,7 @@ class MemoryStore(Store):
         self._kept: UserConnection | None = None  # the block of `connection` that has the turn
         self._turns: WeakKeyDictionary[Connection, _ConnectionTurn] = WeakKeyDictionary()
         self._numbers: dict[tuple[str, str], tuple[int, int | None]] = {}
+        self._plain_writes: dict[str, PlainWrites] = {}  # by the first word of a table's name
         self._cascades: dict[Table, tuple[int, Sequence[str]]] = {}
         # One for all flat transactions, which their turns keep apart: opening a connection takes
         # longer than a small transaction.
@@ -153,9 +157,15 @@ class MemoryStore(Store):
                     turn.writing = True
                     if get_ident() == thread:  # otherwise another thread may end the block
                         self._kept = UserConnection(connection, self.interrupt, keeps_all_out=True)
-                    _driver(connection).execute("BEGIN")
+                    if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+                        _driver(connection).execute("BEGIN")
+
+            def executed(_: Connection, cursor: Any, statement: str, *more: Any) -> None:
+                if not turn.is_in_use:  # a statement of ours is sent under the locks of a block
+                    self._wrote(statement)
 
             event.listen(connection, "begin", begin)
+            event.listen(connection, "after_cursor_execute", executed)
             try:
                 yield connection
             finally:
@@ -164,6 +174,22 @@ class MemoryStore(Store):
                         connection.close()
                         turn.writing = False
                         self._kept = None
+
+    def plain_writes(self, spec: TableSpec) -> PlainWrites | None:
+        return self._plain_writes.get(_first_word(spec.table.name))
+
+    def _wrote(self, statement: str) -> None:
+        """Note the tables that a statement of the user's names as those that it writes."""
+        written = set(_WRITTEN.findall(statement.lower()))
+        if not written:
+            return
+        for table in self.metadata.tables.values():
+            if _first_word(table.name) in written:
+                written.update(_first_word(_bare(name)) for name in self.cascades_from(table))
+        for word in written:
+            known = self._plain_writes.get(word)
+            number = 1 if known is None else known.number + 1
+            self._plain_writes[word] = PlainWrites(number, get_ident())
 
     def plain_uses(self) -> list[UserConnection]:
         kept = self._kept
@@ -341,6 +367,16 @@ def _own_tables() -> Sequence[str]:
     return found
 
 
+def _first_word(name: str) -> str:
+    found = re.search(r"\w+", name.lower())
+    return name if found is None else found[0]
+
+
+_WRITTEN = re.compile(
+    r"\b(?:into|update(?:\s+or\s+\w+)?|delete\s+from|table)\s+(?:\W?main\W?\s*\.\s*)?\W?(\w+)"
+)
+
+
 def _driver(connection: Connection) -> Any:
     return connection.connection.driver_connection
 
@@ -354,6 +390,11 @@ class _ConnectionTurn:
         self._threads = PatientLatch()
         self._depth = 0
         self.writing = False
+
+    @property
+    def is_in_use(self) -> bool:
+        """True inside a use of the connection by a session. REQUIRES: no other has the turn."""
+        return self._depth > 0
 
     def acquire(self, blocking: bool = True) -> bool:
         if not self._threads.acquire(blocking):

@@ -21,6 +21,7 @@ from activedb.errors import (
     ConnectionLost,
     ConstraintViolation,
     InvalidRow,
+    SelfDeadlock,
     SerializationConflict,
     TableOwned,
     UnsupportedStatement,
@@ -60,7 +61,7 @@ from activedb.store.sql import (
 )
 
 if TYPE_CHECKING:
-    from activedb.store.session._store import Store
+    from activedb.store.session._store import PlainWrites, Store
     from lockmgr import Predicate
 
 __all__ = ["NOTHING_ASKED", "Durable", "Session"]
@@ -79,6 +80,10 @@ class Session(FlatTransaction):
         self._flushed: list[Change] = []
         self._touched: list[OwnedTable] = []
         self._rewritten: list[TableSpec] = []
+        # Of the tables it has read, as of the first read; None where the server locks what is read.
+        self._plain_writes: dict[TableSpec, PlainWrites | None] | None = (
+            None if store.is_shared else {}
+        )
         self._may_have_written = False  # by a function that a query has called
 
     def lock_rows(
@@ -99,6 +104,7 @@ class Session(FlatTransaction):
         if owned is not None:
             return owned.rows(keys)
         with Use(self, f"read rows of {spec.name}") as connection:
+            self._reads((spec,))
             if len(keys) == 1:
                 key = keys[0]
                 guard = None
@@ -153,6 +159,7 @@ class Session(FlatTransaction):
         if owned is not None:
             return owned.rows(keys)
         with Use(self, f"read rows of {spec.name}") as connection:
+            self._reads((spec,))
             found: dict[Key, Row | None] = {}
             found |= rows_by_key(connection, spec, spec.free_select, keys)
             rest = [key for key in keys if key not in found]
@@ -202,6 +209,7 @@ class Session(FlatTransaction):
         """
         sphere = Sphere(self._store, tables, dirty, locked)
         with self.reading("run the query") as connection:
+            self._reads(dirty)
             try:
                 with sphere.laid_over(connection):
                     return rows_of(connection, statement, parameters)
@@ -341,6 +349,7 @@ class Session(FlatTransaction):
         """
         with self._latch:
             try:
+                self._check_plain_writes()
                 last: Sequence[Change] = ()
                 checked = asked if self.relies_on_locks else NOTHING_ASKED
                 for spec in checked:
@@ -530,6 +539,29 @@ class Session(FlatTransaction):
     def _left_unknown(self) -> None:
         for owned in self._touched:
             owned.forget()
+
+    def _reads(self, specs: Iterable[TableSpec]) -> None:
+        """Note the tables that are read, before plain SQL that no lock keeps out writes them."""
+        if self._plain_writes is not None:
+            for spec in specs:
+                self._plain_writes.setdefault(spec, self._store.plain_writes(spec))
+
+    def _check_plain_writes(self) -> None:
+        """Raise if plain SQL has written a table since it was first read here."""
+        for spec, seen in (self._plain_writes or {}).items():
+            now = self._store.plain_writes(spec)
+            if now is None or now == seen:
+                continue
+            if now.thread == self._thread:
+                raise SelfDeadlock(
+                    f"table {spec.name}: plain SQL on this same thread has written it after this "
+                    f"transaction had read it, for whose end it would have waited on Postgres; "
+                    f"end the transaction first, or write in it"
+                )
+            raise SerializationConflict(
+                f"table {spec.name}: plain SQL has written it after it was read; retry the "
+                f"transaction"
+            )
 
     def _owned(self, spec: TableSpec, *, loads: bool = True) -> OwnedTable | None:
         """Return the table's rows if this process owns it, noted as touched; otherwise None."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine, MetaData, Table, func, select
 from sqlalchemy.exc import CompileError
@@ -22,7 +22,7 @@ from activedb.store.session._processes import Backend, Lease, NoLease, Wakeups
 from activedb.store.session._session import Session
 from activedb.store.sql import Key, TableSpec
 
-__all__ = ["TRIGGER_POINTS", "Store"]
+__all__ = ["TRIGGER_POINTS", "PlainWrites", "Store"]
 
 TRIGGER_POINTS = (
     "before flush",
@@ -32,6 +32,20 @@ TRIGGER_POINTS = (
     "during a child's commit",
 )
 """Points of a commit at which `Store.trigger` is called, so that tests can fail right there."""
+
+
+class PlainWrites(NamedTuple):
+    """Number of writes of a table by plain SQL that no lock keeps out.
+
+    Attributes
+    ----------
+    number : int
+    thread : int
+        The thread that wrote last.
+    """
+
+    number: int
+    thread: int
 
 
 class Store(ABC):
@@ -173,6 +187,10 @@ class Store(ABC):
     @abstractmethod
     def connection(self) -> AbstractContextManager[Connection]:
         """Return a connection for the users' own SQL."""
+
+    def plain_writes(self, spec: TableSpec) -> PlainWrites | None:
+        """Return the writes of a table by plain SQL, if no locks of the server keep them out."""
+        return None
 
     @abstractmethod
     def plain_uses(self) -> list[UserConnection]:
