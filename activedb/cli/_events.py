@@ -201,13 +201,15 @@ class EventFile:
 
 
 def _json(text: IO[str]) -> Iterator[tuple[int, Row | RowRefusal]]:
+    is_first = True
     for number, line in enumerate(text, 1):
         stripped = line.strip()
         if not stripped:
             continue
-        if number == 1 and stripped.startswith("["):
+        if is_first and stripped.startswith("["):
             yield from _json_array(line + text.read())
             return
+        is_first = False
         if not _is_text(stripped):
             yield number, RowRefusal("it is not UTF-8")
             continue

@@ -59,8 +59,9 @@ class MatchReport:
     as_json : bool
         Print one object; written as the matches are made, so that none is kept.
     output : Path or None
-        A file that gets the matches, an object a line; ``-`` for standard output, and then the
-        figures go to standard error.
+        A file that gets the matches, an object a line. An older result in it is kept until this run
+        has its first match, or ends without one. ``-`` for standard output, and then the figures go
+        to standard error.
     zone : tzinfo
         Time zone of the shown times.
     """
@@ -77,6 +78,7 @@ class MatchReport:
         self._rows: list[tuple[str, str, str, str]] = []
         self._left_out = 0
         self._lines: IO[str] | None = None
+        self._older: IO[str] | None = None  # the output while it has another run's matches
         self._count = 0
 
     @contextmanager
@@ -95,22 +97,32 @@ class MatchReport:
                 self._lines = sys.stdout
             elif self._output is not None:
                 try:
-                    self._lines = stack.enter_context(self._output.open("w", encoding="utf-8"))
+                    self._lines = stack.enter_context(self._output.open("a", encoding="utf-8"))
                 except OSError as error:
                     raise ConfigurationError(
                         f"cannot write {self._output}: {error.strerror}"
                     ) from error
+                if self._output.is_file():
+                    self._older = self._lines
             try:
                 yield
+                self._empty()
                 sys.stdout.flush()
             except BrokenPipeError:
                 # Discard the rest of the buffer, so that the exit does not fail on it.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 raise SystemExit(1) from None
 
+    def _empty(self) -> None:
+        """Drop what an earlier run has written, now that this one has a result of its own."""
+        if self._older is not None:
+            self._older.truncate(0)
+            self._older = None
+
     def add(self, query: str, match: Occurrence, *, is_dated: bool) -> None:
         """Print a match, or keep it for the table."""
         self._is_dated = is_dated
+        self._empty()
         if self._lines is not None:
             self._lines.write(f"{_dumped(self._as_dict(query, match))}\n")
             if self._output == _STDOUT:
@@ -395,6 +407,8 @@ def match(
     matching = FileMatching(
         file, queries, said, is_ordered=ordered, fail_fast=fail_fast, until=until
     )
+    if output is not None:
+        _check_output(output, pattern, input)
     reporter = Reporter(as_json=as_json)
     report = MatchReport(as_json=as_json, output=output, zone=said.zone)
     with report.writing():
@@ -411,6 +425,28 @@ def match(
             reporter.note(printable(f"the input has no event of type {unseen}; it has: {seen}"))
         report.end(matching.figures, matching.unseen, matching.partials)
     matching.figures.check_taken(file.title)
+
+
+def _check_output(output: Path, pattern: str, input: Path) -> None:
+    """Refuse an output that is a file which this run reads, under whatever name.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is the input or the file of the pattern.
+    """
+    if output == _STDOUT or not output.is_file():
+        return
+    read = {"--input": 0 if str(input) == "-" else input, "the patterns": pattern}
+    for name, file in read.items():
+        try:
+            is_read = os.path.samefile(output, file)
+        except (OSError, ValueError):  # none, or a pattern that is no name of a file
+            continue
+        if is_read:
+            raise ConfigurationError(
+                f"--output {output} is the file of {name}, which it would replace: give another"
+            )
 
 
 # -- patterns that ``activedb match`` runs, from a file or the command line, with their options ---
@@ -447,7 +483,7 @@ def queries_of(pattern: str, names: Sequence[str]) -> dict[str, Expression]:
         If the text is meaningless, has no such pattern, or one needs more than events.
     """
     path = Path(pattern)
-    if path.suffix in _SUFFIXES or (len(pattern) < 256 and path.is_file()):
+    if path.suffix in _SUFFIXES or _is_file(path):
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
@@ -466,6 +502,13 @@ def queries_of(pattern: str, names: Sequence[str]) -> dict[str, Expression]:
     for name, expression in queries.items():
         _check(name, expression)
     return queries
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a pattern may be longer than a name of a file
+        return False
 
 
 def chosen(

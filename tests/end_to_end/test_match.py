@@ -197,6 +197,35 @@ def test_lines_on_standard_output_leave_the_figures_to_the_other(
     assert "rows read" in done.err
 
 
+def test_output_is_never_a_file_that_is_read(match: Callable[..., Done], tmp_path: Path) -> None:
+    (tmp_path / "link.csv").symlink_to("log.csv")
+    (tmp_path / "hard.csv").hardlink_to(tmp_path / "log.csv")
+    for output in ("log.csv", "./log.csv", "link.csv", "hard.csv"):
+        done = match(PATTERN, "--input", "log.csv", "--output", output)
+        assert (done.status, "give another" in done.err) == (2, True), output
+    refused = match("ward.rules", "--input", "log.csv", "--output", "ward.rules")
+    assert (refused.status, "the file of the patterns" in refused.err) == (2, True)
+    assert (tmp_path / "log.csv").read_text(encoding="utf-8") == LOG
+    assert (tmp_path / "ward.rules").read_text(encoding="utf-8") == RULES
+
+
+def test_older_output_is_kept_until_there_is_a_newer_one(
+    match: Callable[..., Done], tmp_path: Path
+) -> None:
+    found = tmp_path / "found.jsonl"
+    found.write_text("older\n" * 100, encoding="utf-8")
+    for wrong in (("--timestamp", "tine"), ("--until", "soon"), ("--format", "parquet")):
+        assert match(PATTERN, "--input", "log.csv", "--output", found, *wrong).status == 2
+        assert found.read_text(encoding="utf-8").startswith("older")
+    assert match(PATTERN, "--input", "log.csv", "--output", found).status == 0
+    assert len(found.read_text(encoding="utf-8").splitlines()) == 1
+    assert (
+        match("SEQ(ENTER, SANITIZE) WITHIN 1s", "--input", "log.csv", "--output", found).status == 0
+    )
+    assert found.read_text(encoding="utf-8") == ""
+    assert match(PATTERN, "--input", "log.csv", "--output", "/dev/null").status == 0
+
+
 # -- files -------------------------------------------------------------------------------------
 
 
@@ -445,6 +474,18 @@ def test_input_of_which_something_is_taken_exits_with_zero(match: Callable[..., 
     assert "the input has no event of type ENTER, EXIT" in done.err
 
 
+def test_array_may_follow_blank_lines(match: Callable[..., Done], tmp_path: Path) -> None:
+    array = '[{"time":0,"type":"A"},\n{"time":1,"type":"B"}]\n'
+    (tmp_path / "array.json").write_text(f"\n \n{array}", encoding="utf-8")
+    assert times(match("SEQ(A, B)", "--input", "array.json", "--json")) == [1]
+
+
+def test_long_pattern_is_no_name_of_a_file(match: Callable[..., Done]) -> None:
+    # Fewer than 256 characters, but more bytes than a name of a file may have.
+    done = match(f"SEQ(EXIT, {'Ü' * 130})", "--input", "log.csv")
+    assert done.status == 0, done.err
+
+
 def test_disorder_is_sorted_or_refused(match: Callable[..., Done], tmp_path: Path) -> None:
     (tmp_path / "late.csv").write_text("type,time\nB,2\nA,1\nB,3\n", encoding="utf-8")
     done = match("SEQ(A, B)", "--input", "late.csv")
@@ -566,6 +607,23 @@ def test_process_reads_standard_input_and_exits_with_zero(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
     assert [m["at"] for m in json.loads(done.stdout)["matches"]] == [10]
     assert not list(tmp_path.iterdir())  # no database, nothing left behind
+
+
+@pytest.mark.long
+def test_output_is_never_the_file_behind_standard_input(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text(LOG, encoding="utf-8")
+    with (tmp_path / "log.csv").open(encoding="utf-8") as log:
+        done = subprocess.run(
+            [ACTIVEDB, "match", PATTERN, "--input", "-", "--format", "csv", "--output", "log.csv"],
+            stdin=log,
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    assert done.returncode == 2, done.stderr
+    assert (tmp_path / "log.csv").read_text(encoding="utf-8") == LOG
 
 
 @pytest.mark.long
