@@ -17,6 +17,7 @@ from activedb.config import mask_url
 from activedb.errors import (
     BadEvent,
     ConfigurationError,
+    DecisionClosed,
     DefinitionError,
     NotRecorded,
     RowNotFound,
@@ -172,12 +173,12 @@ class Monitor:
         if workflow is None and len(names) != 1:
             return found
         history = self._db.workflows.history(workflow or names[0])
-        batches = [batch.record() for batch in history.batches()]
-        found |= {
-            "workflow": history.name,
-            "batches": batches[-_BATCHES_MAX:],
-            "total": len(batches),
-        }
+        batches = history.batches()
+        shown = [batch.record() for batch in batches[-_BATCHES_MAX:]]
+        if not self._redaction.values:
+            for batch in shown:
+                batch["failed"] = dict.fromkeys(batch["failed"], "«…»")
+        found |= {"workflow": history.name, "batches": shown, "total": len(batches)}
         if id is not None:
             try:
                 found["trace"] = {"workflow": history.name, **history.trace(id).record()}
@@ -226,6 +227,10 @@ class Monitor:
                 else "the chosen exclude each other, or are never made without others"
             )
             raise type(error)(f"{why}, and the decision is open as before") from error
+        except DecisionClosed as error:
+            if self._redaction.values or error.__cause__ is None:
+                raise
+            raise DecisionClosed("the decision can no longer be made", decision=id) from error
 
     def pending(self) -> dict[str, Any]:
         """See `Source`. O(firings)."""
