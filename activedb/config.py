@@ -36,8 +36,8 @@ Isolation: TypeAlias = Literal["locks", "serializable"]
 _PREFIX = "ACTIVEDB_"
 
 # Greedy up to the last @, which may have been quoted since: a password may hold any character that
-# was not quoted by mistake.
-_IN_AUTHORITY = re.compile(r"(://[^:/?#@]*:).*(?:@|%40)", re.DOTALL)
+# was not quoted by mistake. The scheme, or its colon, may have been forgotten.
+_IN_AUTHORITY = re.compile(r"(//[^:/?#@]*:|^[^:/?#@]*:(?!//)).*(?:@|%40)", re.DOTALL)
 _HAVE_SECRETS = frozenset(("url", "spark_conf", "monitor_token"))
 """Settings whose values are not shown in errors."""
 _SECRET = re.compile("secret|password|token|access[.]?key", re.IGNORECASE)  # as in Spark

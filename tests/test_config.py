@@ -218,6 +218,10 @@ def test_settings_with_a_wrong_url_do_not_show_it() -> None:
         ("postgresql:///shop?password=s3cret&x=1", "postgresql:///shop?password=***&x=1"),
         ("host=db password='s3 \\'cret' user=ann", "host=db password=*** user=ann"),
         ("memory://", "memory://"),
+        ("ann:s3cret@db.example/shop", "ann:***@db.example/shop"),
+        ("//ann:s3cret@db.example/shop", "//ann:***@db.example/shop"),
+        ("postgresql//ann:s3cret@db/shop", "postgresql//ann:***@db/shop"),
+        ("db.example:5432/shop", "db.example:5432/shop"),
     ],
 )
 def test_mask_url_hides_the_password_and_nothing_else(url: str, masked: str) -> None:

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote, urlencode, urlsplit
 
-from activedb.config import Settings
+from activedb.config import Settings, mask_url
 from activedb.errors import ConfigurationError, DefinitionError, ServerUnreachable
 from activedb.monitor._addresses import addresses
 
@@ -78,9 +78,9 @@ class RemoteMonitor:
     """
 
     def __init__(self, url: str, token: str | None = None):
-        self.url = url.rstrip("/")
+        self.url = mask_url(url.rstrip("/"))
         try:
-            self._parts = urlsplit(self.url)
+            self._parts = urlsplit(url.rstrip("/"))
             host, self._port = self._parts.hostname, self._parts.port
             is_right = self._parts.scheme in ("http", "https") and bool(host)
             (host or "").encode("idna")
@@ -88,7 +88,7 @@ class RemoteMonitor:
             is_right = False
         if not is_right:
             raise ConfigurationError(
-                f"{url!r} is not an address of a monitor; give one like http://127.0.0.1:40123"
+                f"{self.url!r} is not an address of a monitor; give one like http://127.0.0.1:40123"
             )
         if token is not None and not (token.isascii() and token.isprintable()):
             raise ConfigurationError(

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 import activedb as adb
-from activedb.errors import ConfigurationError, DefinitionError, ServerUnreachable
+from activedb.errors import (
+    ActiveDBError,
+    ConfigurationError,
+    DefinitionError,
+    ServerUnreachable,
+)
 from activedb.monitor import Address, RemoteMonitor, addresses, attach
 from activedb.monitor._addresses import tell
 from tests.monitor.test_server import TOKEN, url_of
@@ -109,6 +114,15 @@ def test_remote_whose_process_has_ended_says_so(memory: Callable[..., Watched]) 
 def test_remote_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match="not an address of a monitor"):
         RemoteMonitor(url)
+
+
+@pytest.mark.parametrize("url", ["https://me:s3cret@127.0.0.1:9", "me:s3cret@127.0.0.1:9"])
+def test_remote_shows_no_password_of_its_address(url: str) -> None:
+    with pytest.raises(ActiveDBError) as raised, RemoteMonitor(url) as remote:
+        assert "s3cret" not in f"{remote!r} {remote.url}"
+        remote.state()
+    assert "me:***@127.0.0.1:9" in str(raised.value)
+    assert "s3cret" not in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ URLS = (
     f"postgresql+psycopg://me:a@b/{SECRET}@127.0.0.1:1/db",
     f"postgresql+psycopg://me:{SECRET}%40{SECRET}@127.0.0.1:1/db",
     f"mysql://me:{SECRET}@host/db",
+    f"me:{SECRET}@127.0.0.1:1/db",
+    f"//me:{SECRET}@127.0.0.1:1/db",
     f"host=127.0.0.1 password={SECRET} dbname=db",
     f"host=127.0.0.1 password='a {SECRET}'",
 )
