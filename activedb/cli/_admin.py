@@ -65,7 +65,6 @@ def roles(
 
 
 _LINES_AT_ONCE = 10_000
-_VIOLATIONS_SHOWN_MAX = 200
 
 
 def run_audit(file: Path, reporter: Reporter) -> bool:
@@ -80,12 +79,12 @@ def run_audit(file: Path, reporter: Reporter) -> bool:
         history = _read(file, reporter)
         reporter.update(f"checking {len(history):,} events")
         violations = audit(history)
-    reporter.rows(
+    reporter.first_rows(
         f"{file}: {len(history):,} events, {counted(len(violations), 'violation')}",
         ("axiom", "transaction", "lines", "violation"),
         [
             (str(v.axiom), str(v.transaction), ", ".join(map(str, _lines(v))), v.message)
-            for v in violations[:_VIOLATIONS_SHOWN_MAX]
+            for v in violations
         ],
         {
             "events": len(history),
@@ -101,10 +100,6 @@ def run_audit(file: Path, reporter: Reporter) -> bool:
             ],
         },
     )
-    if len(violations) > _VIOLATIONS_SHOWN_MAX:
-        reporter.note(
-            f"only the first {_VIOLATIONS_SHOWN_MAX} are shown; --json prints all of them"
-        )
     return not violations
 
 
@@ -270,6 +265,8 @@ def status(url: Url = None, as_json: Json = False, show_traceback: Trace = False
             f"that connects, creates it",
             {"url": None, "schema": None, "version": None, "monitors": monitors},
         )
+        if not as_json:
+            _print_monitors(monitors)
         return
     shown_url = mask_url(settings.url) if settings.url is not None else "embedded"
     if as_json:
@@ -284,10 +281,14 @@ def status(url: Url = None, as_json: Json = False, show_traceback: Trace = False
     )
     if found.are_newer:
         typer.echo("a newer activedb created these tables; this version may not understand them")
-    for each in monitors:
-        typer.echo(f"process {each['pid']} has its monitor at {each['url']}: activedb top shows it")
+    _print_monitors(monitors)
     for field, title, columns in _TABLES:
         _print(reporter, title, columns, getattr(overview, field))
+
+
+def _print_monitors(monitors: Sequence[dict[str, Any]]) -> None:
+    for each in monitors:
+        typer.echo(f"process {each['pid']} has its monitor at {each['url']}: activedb top shows it")
 
 
 def _print(

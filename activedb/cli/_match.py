@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import IO, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from activedb.cli._events import FORMATS, UNITS, ColumnOptions, EventFile, zone_of
 from activedb.cli._matching import Figures, FileMatching
 from activedb.cli._options import Json, Trace, not_empty
-from activedb.cli._report import Reporter
+from activedb.cli._report import Reporter, console_of
 from activedb.clock import moment_of
 from activedb.errors import ConfigurationError, DefinitionError, RuleSyntaxError
 from activedb.events import (
@@ -45,7 +44,6 @@ __all__ = ["MatchReport", "match"]
 
 _SHOWN_MAX = 200
 _LONG = 60  # characters of a value
-_WIDTH = 10_000  # without a terminal lines are not wrapped
 _ELEMENTS_SHOWN = 3
 _PARAMS_SHOWN = 8
 _STDOUT = Path("-")
@@ -150,9 +148,7 @@ class MatchReport:
                 sys.stdout.write(f"{_dumped(result)}\n")
             return
         out = sys.stderr if self._output == _STDOUT else sys.stdout
-        console = Console(file=out)
-        if not console.is_terminal:
-            console = Console(file=out, width=_WIDTH)
+        console = console_of(out)
         if self._rows:
             zone = f"time ({self._zone})" if self._is_dated else "time"
             table = Table(zone, "query", "parts", "parameters", box=None, header_style="bold")

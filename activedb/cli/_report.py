@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any
 
 from rich.console import Console
 from rich.status import Status
@@ -20,11 +20,18 @@ from activedb.database import Database
 from activedb.spelling import printable
 from activedb.streams import StreamRun
 
-__all__ = ["Reporter", "RunFigures"]
+__all__ = ["Reporter", "RunFigures", "console_of"]
 
 _LINE_EVERY_S = 5.0
 _SHORT_S = 1.0
 _SHOWN_MAX = 200  # rows of a list
+_WIDTH = 10_000  # of lines that no terminal shows
+
+
+def console_of(out: IO[str]) -> Console:
+    """Return a console for `out`, whose lines are neither wrapped nor cut without a terminal."""
+    console = Console(file=out)
+    return console if console.is_terminal else Console(file=out, width=_WIDTH)
 
 
 @dataclass(slots=True)
@@ -81,7 +88,7 @@ class Reporter:
 
     def __init__(self, *, as_json: bool):
         self._as_json = as_json
-        self._out = Console(file=sys.stdout)
+        self._out = console_of(sys.stdout)
         self._err = Console(stderr=True)
         self._status: Status | None = None
         self._began = self._printed = time.monotonic()
@@ -192,13 +199,16 @@ class Reporter:
         rows: Sequence[Sequence[str | Text]],
         as_json: Mapping[str, Any],
     ) -> None:
-        """Print a table with a header, or one JSON object."""
+        """Print a table with a header, or one JSON object.
+
+        No cell is cut, so that an id can be passed to the next command.
+        """
         if self._as_json:
             self._out.print_json(json.dumps(as_json, default=str))
             return
         table = Table(title=_plain(title), title_justify="left")
         for column in columns:
-            table.add_column(_plain(column))
+            table.add_column(_plain(column), overflow="fold")
         for row in rows:
             table.add_row(*map(_plain, row))
         self._out.print(table)
@@ -212,8 +222,8 @@ class Reporter:
     ) -> None:
         """Print the first rows, and say if there are more; or one JSON object with all."""
         self.rows(title, columns, rows[:_SHOWN_MAX], as_json)
-        if len(rows) > _SHOWN_MAX:
-            self.note(f"only {_SHOWN_MAX} are shown; --json prints all of them")
+        if len(rows) > _SHOWN_MAX and not self._as_json:
+            self.note(f"only the first {_SHOWN_MAX} are shown; --json prints all of them")
 
     def _line(self, text: str) -> None:
         self._err.print(_plain(text), soft_wrap=True)

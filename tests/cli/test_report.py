@@ -21,6 +21,29 @@ MARKED = ("[/a].csv", "[odd] x", "[red]x[/red]", "[link=http://x]y[/link]", ":wa
 WIDE = "w" * 40  # a table wraps its title at its own width
 
 
+def test_ids_are_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    row = ("rule fails", "0123456789" * 12, "rule", "ConnectionError", "no answer " * 20)
+    heads = ("source", "identity", "kind", "error", "reason")
+    reporter = Reporter(as_json=False)
+    reporter.rows("letters", heads, [row], {})
+    piped = capsys.readouterr().out
+    assert all(cell.strip() in piped for cell in row)
+    screen = io.StringIO()
+    reporter._out = Console(file=screen, width=80, force_terminal=True, color_system=None)
+    reporter.rows("letters", heads, [row], {})
+    assert "…" not in screen.getvalue()
+    assert sum(map(screen.getvalue().count, "0123456789")) == 120
+
+
+def test_list_of_many_rows_says_so_only_where_they_are_left_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for as_json in (False, True):
+        rows = [(str(n),) for n in range(201)]
+        Reporter(as_json=as_json).first_rows("many", ("n",), rows, {"rows": rows})
+        assert ("only the first 200" in capsys.readouterr().err) is not as_json
+
+
 def hostile(random: Random) -> str:
     return "".join(random.choices("[]/\\:#=ab", k=random.randint(1, 12)))
 

@@ -113,6 +113,8 @@ def test_letters_listed_shown_and_retried_until_none_of_a_rule_is_left(
     assert event["source"] == "rings"
 
     identity = as_json["letters"][0]["identity"]
+    piped = letters("dead-letter", "ls", COLUMNS="80")
+    assert identity in piped.stdout, "it is what show and retry take"
     shown = letters("dead-letter", "show", "rule ring", identity, "--json")
     assert json.loads(shown.stdout) == as_json["letters"][0]
     table = letters("dead-letter", "show", "rule ring", identity)
