@@ -7,7 +7,8 @@ status     meaning
 1          the run or a check failed, or the request was not met: (demo) the outcome disagrees
            with the recount, (audit) violations, (doctor) problems, (migrate --check) migrations
            are due, (rules analyze --strict) findings, (dead-letter retry) some are left, (batches
-           compensate) it was not done, (decisions resolve) it was decided before
+           compensate) it was not done, (decisions resolve) it was decided before, (follow --drop)
+           there was no such slot
 2          wrong usage, configuration or definition
 3          no database server answers
 130        interrupted (also a follower ended by Ctrl-C); a second signal to a worker or follower
@@ -281,7 +282,10 @@ def follow(
         typer.Option(help="Set REPLICA IDENTITY FULL, so that changes contain the whole old row."),
     ] = False,
     drop: Annotated[
-        bool, typer.Option(help="Drop the slot and its recorded state, and exit.")
+        bool,
+        typer.Option(
+            help="Drop the slot and its recorded state, and exit: with 1 if there was no such slot."
+        ),
     ] = False,
     url: Url = None,
     as_json: Json = False,
@@ -302,7 +306,8 @@ def follow(
     reporter = Reporter(as_json=as_json)
     with reporter.own_output():
         if drop:
-            stop_following(file, url, slot, reporter)
+            if not stop_following(file, url, slot, reporter):
+                raise typer.Exit(1)
             return
         was_interrupted = run_follower(
             file,

@@ -6,18 +6,20 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, redirect_stdout, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from activedb.cli._options import Json, Trace, Url, not_empty
-from activedb.cli._report import Reporter
+from activedb.cli._options import Json, Trace, Url, not_empty, server_of
+from activedb.cli._report import Reporter, console_of
 from activedb.cli._running import all_opened, opened
+from activedb.config import Settings
 from activedb.errors import ConfigurationError, DefinitionError
+from activedb.store.journals import read_overview
 
 if TYPE_CHECKING:
     from activedb.analysis import Analysis, OpenDecisions
@@ -28,8 +30,8 @@ __all__ = ["app"]
 app = typer.Typer(
     help="List, show and analyze the rules of a file; load statements of the rule language into a "
     "database; enable and disable the rules of a database.\n\n"
-    "The commands ls, show, analyze and explain load the file as activedb run does. They use an "
-    "empty database in memory unless the file or --url names one.",
+    "The commands ls, show, analyze and explain load the file as activedb run does. They load it "
+    "over an empty database in memory unless the file or --url names one.",
     no_args_is_help=True,
 )
 
@@ -47,31 +49,60 @@ Program = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class RuleState:
+    """State of a rule: enabled or not, and the reason if it is in quarantine.
+
+    Attributes
+    ----------
+    enabled : bool
+    quarantine : str or None
+    is_recorded : bool
+        True if a database that outlives the process has said so.
+    """
+
+    enabled: bool
+    quarantine: str | None
+    is_recorded: bool
+
+    def __str__(self) -> str:
+        if not self.enabled:
+            return "disabled"
+        return "enabled" if self.quarantine is None else f"in quarantine {self.quarantine}"
+
+    def record(self) -> dict[str, Any]:
+        """Return the state as a JSON-serialisable dict."""
+        return {"enabled": self.enabled, "quarantine": self.quarantine}
+
+
 @app.command("ls")
 def ls(
     file: File, url: FileUrl = None, as_json: Json = False, show_traceback: Trace = False
 ) -> None:
-    """List the rules of FILE."""
+    """List the rules of FILE, with their state: enabled, disabled or in quarantine.
+
+    The states are those that the database has recorded: the one that FILE or --url names, else that
+    of ACTIVEDB_URL or the embedded Postgres, if it exists.
+    """
     from activedb.analysis import rule_as_dict
     from activedb.spelling import printable
 
-    reasons: dict[str, str] = {}
-    analysis = _analysis(file, url, reasons)
+    analysis, states = _with_states(file, url, Reporter(as_json=as_json))
     if as_json:
         rules = [
-            {**rule_as_dict(profile), "quarantine": reasons.get(profile.name)}
-            for profile in analysis.rules
+            {**rule_as_dict(profile), **states[profile.name].record()} for profile in analysis.rules
         ]
         _print({"rules": rules})
         return
-    heads = ["rule", "coupling", "priority", "on", *(["in quarantine"] if reasons else [])]
-    table = Table(*heads, box=None, header_style="bold")
+    table = Table("rule", "coupling", "priority", "on", "state", box=None, header_style="bold")
+    for column in table.columns:
+        column.overflow = "fold"
     for profile in analysis.rules:
         priority = "" if profile.priority is None else str(profile.priority)
-        cells = [profile.name, str(profile.coupling), priority, profile.event]
-        cells += [reasons.get(profile.name, "")] if reasons else []
+        state = str(states[profile.name])
+        cells = [profile.name, str(profile.coupling), priority, profile.event, state]
         table.add_row(*(Text(printable(cell)) for cell in cells))
-    Console().print(table)
+    console_of(sys.stdout).print(table)
 
 
 @app.command("show")
@@ -82,23 +113,24 @@ def show(
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
-    """Show one rule: its event, its effects, the rules that trigger it, the rules it triggers."""
+    """Show one rule: its event, its effects, the rules that trigger it, the rules it triggers.
+
+    Also shows its state, as recorded by the database that ls uses.
+    """
     from activedb.analysis import profile_named, rule_as_dict, rule_text
     from activedb.spelling import printable
 
-    reasons: dict[str, str] = {}
-    analysis = _analysis(file, url, reasons)
+    analysis, states = _with_states(file, url, Reporter(as_json=as_json))
     profile = profile_named(analysis, name)
     if not as_json:
         typer.echo(rule_text(analysis, profile), nl=False)
-        if name in reasons:
-            typer.echo(f"in quarantine {printable(reasons[name])}")
+        typer.echo(printable(str(states[name])))
         return
     edges = analysis.as_dict()["edges"]
     _print(
         {
             **rule_as_dict(profile),
-            "quarantine": reasons.get(name),
+            **states[name].record(),
             "triggered_by": [edge for edge in edges if edge["target"] == name],
             "triggers": [edge for edge in edges if edge["source"] == name],
         }
@@ -288,21 +320,27 @@ def _switch(name: str, file: Path | None, url: str | None, *, enabled: bool, as_
 def _analysis(
     file: Path,
     url: str | None,
-    reasons: dict[str, str] | None = None,
+    states: dict[str, RuleState] | None = None,
     columns: dict[str, list[str]] | None = None,
     decisions: dict[str, OpenDecisions] | None = None,
 ) -> Analysis:
     """Load a file and analyze its rules.
 
-    `reasons` receives the reasons of rules in quarantine, `columns` the columns of each declared
-    table, `decisions` the open decisions of each rule.
+    `states` receives the state of each rule, and then disabled rules are analyzed, too; `columns`
+    the columns of each declared table, `decisions` the open decisions of each rule.
     """
+    from activedb.analysis import analyze
+
     with ExitStack() as open_ones:
         with redirect_stdout(sys.stderr):
             databases = open_ones.enter_context(
                 all_opened(file, "memory://" if url is None else url)
             )
-        found = [analysis for db in databases if (analysis := db.rules.analyze()).rules]
+        analyses = [
+            db.rules.analyze() if states is None else analyze(entry.rule for entry in db.rules)
+            for db in databases
+        ]
+        found = [analysis for analysis in analyses if analysis.rules]
         if len(found) > 1:
             raise DefinitionError(
                 f"{file} declares rules on {len(found)} databases; analyze one at a time, in a "
@@ -316,10 +354,34 @@ def _analysis(
             decisions.update(
                 _left_open([open_one for db in databases for open_one in db.decisions])
             )
-        if reasons is not None:
-            entries = [entry for db in databases for entry in db.rules if entry.quarantine]
-            reasons.update((entry.name, entry.quarantine or "") for entry in entries)
-        return found[0] if found else databases[0].rules.analyze()
+        if states is not None:
+            for db in databases:
+                is_recorded = db.settings.url != "memory://"
+                for entry in db.rules:
+                    states[entry.name] = RuleState(entry.enabled, entry.quarantine, is_recorded)
+        return found[0] if found else analyses[0]
+
+
+def _with_states(
+    file: Path, url: str | None, reporter: Reporter
+) -> tuple[Analysis, dict[str, RuleState]]:
+    """Analyze the rules of a file; return their states, too, from the database if there is one."""
+    states: dict[str, RuleState] = {}
+    analysis = _analysis(file, url, states=states)
+    settings = Settings.load(url=url)
+    if all(state.is_recorded for state in states.values()):
+        return analysis, states
+    if settings.url != "memory://":
+        with reporter.looking("reading the database"), server_of(settings) as server:
+            if server is not None:
+                recorded = read_overview(server, settings.db_schema).rules
+                known = {row["name"]: row for row in recorded}
+                for name in states.keys() & known.keys():
+                    row = known[name]
+                    states[name] = RuleState(row["enabled"], row["quarantine"], True)
+                return analysis, states
+    reporter.note("there is no database to look at, so the states are those of the file")
+    return analysis, states
 
 
 def _left_open(decisions: Sequence[MatchDecision]) -> dict[str, OpenDecisions]:
