@@ -206,7 +206,14 @@ def _ask(plan: CompensationPlan) -> None:
             "pass --yes"
         )
     typer.echo("\n".join(plan.explain()), err=True)
-    if not typer.confirm("Execute this plan?", err=True):
+    typer.echo("Execute this plan? [y/N]: ", nl=False, err=True)
+    try:  # typer's own question makes one error of Ctrl-C and Ctrl-D
+        answer = input()
+    except EOFError:
+        answer = ""
+        typer.echo(err=True)
+    if answer.strip().lower() not in ("y", "yes"):
+        typer.echo("not confirmed, so nothing is compensated", err=True)
         raise typer.Exit(1)
 
 

@@ -463,8 +463,8 @@ def run_follower(
         return stop.interrupted
 
 
-def stop_following(file: Path, url: str | None, slot: str, reporter: Reporter) -> None:
-    """Drop a slot with its recorded state.
+def stop_following(file: Path, url: str | None, slot: str, reporter: Reporter) -> bool:
+    """Drop a slot with its recorded state; return whether there was one.
 
     Raises
     ------
@@ -474,6 +474,7 @@ def stop_following(file: Path, url: str | None, slot: str, reporter: Reporter) -
     with opened(file, url) as db:
         is_dropped = db.changes.unfollow(slot)
     reporter.result(f"slot {slot}", RunFigures({"slot": slot, "dropped": is_dropped}))
+    return is_dropped
 
 
 def _table(db: Database, name: str) -> object:

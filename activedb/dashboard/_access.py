@@ -114,6 +114,14 @@ class DashboardAccess:
         return self.needs_token or _name(host) in self._names
 
 
+def _netloc(origin: str) -> str | None:
+    """Return host and port of an ``Origin`` header; None if it is no origin."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
+
+
 def _name(host: str) -> str:
     """Return the name in a ``Host`` header, without the port."""
     if host.startswith("["):
@@ -151,7 +159,7 @@ class AccessMiddleware:
                 "This is not the address of the dashboard; open the one that the command prints.",
                 403,
             )
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and _netloc(origin) != host:
             _log.warning("a request from a page of another origin was refused")
             return PlainTextResponse("Pages of other origins cannot use the dashboard.", 403)
         if not self._access.needs_token:

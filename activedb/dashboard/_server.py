@@ -69,7 +69,10 @@ def serve(
     Raises
     ------
     ConfigurationError
-        If a token is missing or too short, or the server cannot listen on the address.
+        If a token is missing or too short, the server cannot listen on the address, or `source`
+        requires another token.
+    ServerUnreachable
+        If the process of `source` does not answer.
     KeyboardInterrupt
         When Ctrl-C has ended it.
     """
@@ -82,6 +85,7 @@ def serve(
         )
     assert not _is_used, "one dashboard per process"
     with _listening(host, port) as listener:
+        source.state()  # else only a page would tell that there is no such process
         _is_used = True
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{listener.getsockname()[1]}/"

@@ -161,3 +161,21 @@ def test_status_tells_late_dead_and_undecided_events_apart(call: Caller, databas
     (stream,) = found.json["streams"]
     assert {name: stream[name] for name in EXPECTED} == EXPECTED
     assert "undecided" in shown.out
+
+
+def test_status_without_a_database_tells_the_running_monitors(call: Caller) -> None:
+    with adb.connect("memory://", monitor="on"):
+        shown = call("status")
+        assert f"process {os.getpid()} has its monitor at http://" in shown.out
+        assert [each["pid"] for each in call("status", "--json").json["monitors"]] == [os.getpid()]
+    assert "has its monitor" not in call("status").out
+
+
+@pytest.mark.parametrize("option", ["ssl_mode=require", "connect_timeout=x", "connect_timeout=inf"])
+@pytest.mark.parametrize("words", [("status",), ("pending",), ("migrate", "--check")])
+def test_option_of_the_url_that_is_none_is_a_wrong_configuration(
+    option: str, words: tuple[str, ...], call: Caller
+) -> None:
+    said = call(*words, "--url", f"postgresql+psycopg://u:s3cret@127.0.0.1:1/db?{option}")
+    assert (said.status, "options behind the ? are" in said.err) == (2, True), said.err
+    assert "s3cret" not in said.err

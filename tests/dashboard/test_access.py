@@ -99,6 +99,7 @@ def test_page_on_loopback_is_shown_with_headers_that_keep_it_at_home() -> None:
         {"host": "evil.example@127.0.0.1"},
         {"origin": "http://evil.example"},
         {"origin": "null"},
+        {"origin": "http://["},
         {"origin": "http://127.0.0.1:9999"},
     ],
 )

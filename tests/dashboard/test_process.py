@@ -214,15 +214,17 @@ def test_open_decision_is_made_where_that_is_allowed(tmp_path: Path, visit: Open
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "status", "said"),
     [
-        (["--host", "0.0.0.0"], "needs a token"),
-        (["--token", "short"], "at least 16"),
-        (["--host", "203.0.113.7", "--token", "x" * 16], "cannot listen on 203.0.113.7"),
+        (["--host", "0.0.0.0"], 2, "needs a token"),
+        (["--token", "short"], 2, "at least 16"),
+        (["--host", "203.0.113.7", "--token", "x" * 16], 2, "cannot listen on 203.0.113.7"),
+        (["--port", "0"], 3, "no monitor answers at http://127.0.0.1:9"),
     ],
 )
 def test_dashboard_that_cannot_be_started_says_why(
     options: list[str],
+    status: int,
     said: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -231,5 +233,5 @@ def test_dashboard_that_cannot_be_started_says_why(
     monkeypatch.setattr("sys.argv", ["activedb", *arguments])
     with pytest.raises(SystemExit) as ended:
         main()
-    assert ended.value.code == 2
+    assert ended.value.code == status
     assert said in capsys.readouterr().err

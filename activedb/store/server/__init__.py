@@ -27,6 +27,7 @@ from activedb.store.server._patience import (
 from activedb.store.server._plain import (
     ServerFacts,
     drop_left_schemas,
+    invalid_option,
     plain_connection,
     postgres_url,
     scratch_schema,
@@ -85,6 +86,7 @@ __all__ = [
     "fetch",
     "forget_limits",
     "home_of",
+    "invalid_option",
     "leave_sockets",
     "limited",
     "literal",

@@ -359,7 +359,13 @@ class ServerConnection(psycopg.Connection[Any]):
     @classmethod
     def connect(cls, conninfo: str = "", **parameters: Any) -> Self:
         """Open a connection, within the time left for this thread's work."""
-        longest_s = int(float(parameters.get("connect_timeout") or 0)) or math.inf
+        given = parameters.get("connect_timeout")
+        try:
+            longest_s = int(float(given or 0)) or math.inf
+        except (ValueError, OverflowError):
+            raise psycopg.ProgrammingError(
+                f"invalid value of connection option connect_timeout: {given!r}"
+            ) from None
         left_s = bounded_s(longest_s)
         if left_s < longest_s:
             # libpq takes whole seconds, at least two.

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import URL, Connection, make_url, text
-from sqlalchemy.exc import ArgumentError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, ProgrammingError
 from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateSchema, DropSchema
 
@@ -29,6 +29,7 @@ from activedb.store.server._driver_errors import translate_errors
 __all__ = [
     "ServerFacts",
     "drop_left_schemas",
+    "invalid_option",
     "plain_connection",
     "postgres_url",
     "scratch_schema",
@@ -72,6 +73,17 @@ def postgres_url(text: str, *, refusal: tuple[str, str] = _OF_DATABASE) -> URL:
     return url
 
 
+def invalid_option(url: str, error: DBAPIError) -> InvalidURL | None:
+    """Return what to raise if no connection was opened because of an option of the URL, or None."""
+    reason = " ".join(str(error.orig).split())
+    if getattr(error.orig, "sqlstate", None) is not None or "connection option" not in reason:
+        return None
+    return InvalidURL(
+        f"cannot use the URL {mask_url(url)}: {reason}; options behind the ? are those of libpq, "
+        f"such as sslmode=verify-full"
+    )
+
+
 def _shown(text: str) -> str:
     """Return a URL, mistyped anywhere, without any part that may be a password."""
     masked = mask_url(text)
@@ -108,6 +120,11 @@ def plain_connection(url: str, schema: str | None = None) -> Iterator[Connection
     )
     try:
         connection = engine.connect()
+    except ProgrammingError as error:
+        wrong = invalid_option(url, error)
+        if wrong is None:
+            raise
+        raise wrong from error
     except OperationalError as error:
         raise ServerUnreachable(
             f"no Postgres answers at {mask_url(url)}: {' '.join(str(error.orig).split())}; check "

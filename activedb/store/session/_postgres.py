@@ -14,7 +14,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.schema import CreateSchema, DropSchema
 
 from activedb.config import Settings, mask_url
-from activedb.errors import ConfigurationError, InvalidURL, ServerUnreachable
+from activedb.errors import ConfigurationError, ServerUnreachable
 from activedb.store.replication import Slot, set_session_mark
 from activedb.store.server import (
     NOTIFY,
@@ -31,6 +31,7 @@ from activedb.store.server import (
     commit_outcome,
     cut,
     engine_for,
+    invalid_option,
     missing_functions,
     ping_if_idle,
     qualified_xid,
@@ -160,12 +161,10 @@ class PostgresStore(Store):
             raise
         except DBAPIError as error:
             engine.dispose()
+            wrong = invalid_option(str(url), error)
+            if wrong is not None:
+                raise wrong from error
             reason = " ".join(str(error.orig).split())
-            if getattr(error.orig, "sqlstate", None) is None and "connection option" in reason:
-                raise InvalidURL(
-                    f"cannot use the URL {mask_url(str(url))}: {reason}; options behind the ? are "
-                    f"those of libpq, such as sslmode=verify-full"
-                ) from error
             if not isinstance(error, OperationalError):
                 raise ConfigurationError(
                     f"cannot use schema {settings.db_schema} at {mask_url(str(url))}: {reason}; "
