@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from itertools import islice
 from pathlib import Path
 from typing import IO
@@ -234,7 +234,7 @@ def _opened(file: Path) -> IO[str]:
 def _field(line: str, name: str) -> object:
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value.get(name) if isinstance(value, dict) else None
 
@@ -243,12 +243,13 @@ def _as_us(value: object, unit: str | None) -> int | None:
     """Return a time in microseconds, None if it cannot be understood."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
+    us: Decimal | int
     try:
         if unit is not None:
-            us = int(Decimal(str(value).strip()) * _UNIT_US[unit])
+            us = Decimal(str(value).strip()) * _UNIT_US[unit]
         else:
             moment = datetime.fromisoformat(str(value).strip())
             us = ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // _US
-    except (ValueError, OverflowError, InvalidOperation):
+        return int(us) if -_US_MAX <= us < _US_MAX else None
+    except (ValueError, ArithmeticError):
         return None
-    return us if -_US_MAX <= us < _US_MAX else None

@@ -58,6 +58,10 @@ def test_recording_files_are_one_in_the_order_of_their_names(tmp_path: Path) -> 
         ("NaN", "s", None),
         ("1e400", "s", None),
         ("Infinity", "s", None),
+        ("1e999999", "s", None),
+        ("-1e999999999999999999", "s", None),
+        ("sNaN", "s", None),
+        ("1" * 5_000, "s", None),
     ],
 )
 def test_recording_times_are_numbers_or_iso_8601(
@@ -70,9 +74,10 @@ def test_recording_times_are_numbers_or_iso_8601(
 
 def test_recording_of_json_finds_the_field_and_bad_lines_have_no_time(tmp_path: Path) -> None:
     lines = ['{"at": 1.5}', '{"at": "2"}', '{"at": true}', "{}", "[1]", '{"at": ', '{"at": 3}']
+    lines[1:1] = ["[" * 100_000, '{"at": "1e999999"}', f'{{"at": {"1" * 5_000}}}']
     write(tmp_path, "a.json", *lines)
     recording = RecordedFiles(tmp_path / "a.json", "json", time="at", unit="s")
-    times = [1_500_000, 2_000_000, None, None, None, None, 3_000_000]
+    times = [1_500_000, None, None, None, 2_000_000, None, None, None, None, 3_000_000]
     assert list(recording.lines()) == list(zip(lines, times, strict=True))
 
 
