@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from activedb.database._rule_texts import RuleTexts, check_streams, find_reads, is_on
 from activedb.errors import DefinitionError, RuleSyntaxError, TransactionStateError
 from activedb.events import Query
-from activedb.firing import DurableDetectors
+from activedb.firing import DurableDetectors, storable
 from activedb.functions import error_text
 from activedb.rules import (
     CHANGEABLE,
@@ -36,7 +36,7 @@ from activedb.rules import (
 )
 from activedb.spelling import check_options, did_you_mean
 from activedb.store.journals import RuleRows
-from activedb.store.sql import Row
+from activedb.store.sql import Row, is_storable
 from activedb.streams import StreamDeclaration
 from activedb.transactions import (
     Forest,
@@ -456,6 +456,9 @@ class Rules:
             find_reads=find_reads,
         )
 
+        for rule, _ in found:
+            self._check_name(rule)
+
         def load(t: TransactionNode) -> builtins.list[RegisteredRule]:
             Transaction(t).get_many(
                 self._rows.table, [rule.name for rule, _ in found], for_update=True
@@ -691,11 +694,7 @@ class Rules:
         return row
 
     def _create(self, t: TransactionNode, rule: Rule, *, enabled: bool) -> RegisteredRule:
-        if len(rule.name) > self._rows.name_length_max or "\0" in rule.name:
-            raise DefinitionError(
-                f"rule {rule.name[:50]!r}…: a name has at most {self._rows.name_length_max} "
-                f"characters, and no NUL"
-            )
+        self._check_name(rule)
         row = self._locked(t, rule.name)
         if self._catalog.entry(rule.name, t) is not None:
             raise DefinitionError(
@@ -747,7 +746,7 @@ class Rules:
             "coupling": str(entry.coupling),
             "priority": entry.priority,
             "on_abort": str(entry.on_abort),
-            "event": repr(entry.on).replace("\0", "\\0"),
+            "event": storable(repr(entry.on)),
             "fingerprint": entry.fingerprint,
             "changed_at": self._forest.clock.now(),
             "quarantine": entry.quarantine,
@@ -783,6 +782,14 @@ class Rules:
                 f"rule {rule.name}: after= makes rules wait for each other: {cycle}; leave one of "
                 f"these out"
             ) from None
+
+    def _check_name(self, rule: Rule) -> None:
+        """Refuse a name that a database cannot keep."""
+        if len(rule.name) > self._rows.name_length_max or not is_storable(rule.name):
+            raise DefinitionError(
+                f"rule {rule.name[:50]!r}…: a name has at most {self._rows.name_length_max} "
+                f"characters, and no NUL or half of a surrogate pair"
+            )
 
     def _check_names(self, rules: Iterable[Rule], *, may_follow: bool = False) -> None:
         """Refuse rules that name streams, events of streams or columns that do not exist."""

@@ -69,6 +69,8 @@ class Skip:
                 f"skip {strategy.value!r} "
                 + ("needs the name of a part" if part is None else f"takes no part, not {part!r}")
             )
+        if part is not None and not isinstance(part, str):
+            raise PatternError(f"skip {strategy.value!r} takes the name of a part, not {part!r}")
         return cls(strategy, part)
 
 

@@ -510,18 +510,33 @@ def _is_change(data: Mapping[Any, Any]) -> bool:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with the booleans of YAML 1.2, which refuses duplicate keys."""
+    """PyYAML's safe loader with the booleans of YAML 1.2; what it refuses is an error with a line.
+
+    It also refuses duplicate keys, keys that are lists or mappings, and what contains itself.
+    """
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            # Deep, as a node that contains itself is an error then, and else a value without end.
+            return super().construct_object(node, deep=True)
+        except (yaml.YAMLError, RecursionError):
+            raise
+        except Exception as error:  # of a scalar: its text is no value of its kind
+            raise _refused(f"this is no value of its kind ({error})", node) from error
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise _refused("a key is text; quote it if it is to have brackets or braces", key)
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key.value!r} occurs twice", key.start_mark
-                )
-            if isinstance(key.value, str):
-                seen.add(key.value)
+                raise _refused(f"the key {key.value!r} occurs twice", key)
+            seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
+
+
+def _refused(why: str, node: yaml.Node) -> yaml.YAMLError:
+    return yaml.constructor.ConstructorError(None, None, why, node.start_mark)
 
 
 _BOOLEAN = "tag:yaml.org,2002:bool"

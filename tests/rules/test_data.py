@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import pytest
 import activedb as adb
 from activedb.analysis import Profile, rule_as_dict
 from activedb.errors import ActiveDBError, DefinitionError
+from tests.drawing import Worlds
 from tests.rules import actions
 from tests.rules.listing import listed, stored
 
@@ -283,6 +285,10 @@ def rule(**fields: Any) -> list[dict[str, Any]]:
         (rule(on={"timed_out": {"event": "A"}}), "rule bad: timed_out takes a sequence"),
         (rule(on={"after": {"event": "A"}}), "rule bad: the field 'delay' is missing"),
         (rule(on={"seq": [{"event": "A"}], "skip": "far"}), "rule bad: 'far' is not a skip"),
+        (
+            rule(on={"seq": [{"event": "A"}], "skip": {"to_first": ["A"]}}),
+            "rule bad: skip 'to_first' takes the name of a part",
+        ),
         (rule(on={"seq": [{"event": "A"}], "context": "some"}), "rule bad: 'some' is not a cont"),
         (rule(partials_max=-1), "rule bad: partials_max takes"),
         (rule(on_uncertain="os:system"), "rule bad: functions of module 'os' are not allowed"),
@@ -430,6 +436,16 @@ def test_rules_of_a_yaml_file_are_those_of_the_same_data(ledger: Ledger, tmp_pat
         ("just text", "rules come as a list"),
         ("[" * 5_000, "cannot be read"),
         ("a: \udcff", "cannot be read"),
+        ("r:\n  do: 'm:f'\n  on: {{ event }}", "(?s)a key is text.*line 3"),
+        ("? [a, b]\n: 3", "a key is text"),
+        ("r: {do: 'm:f',\n on: {at: 2027-02-29T08:00:00Z}}", "(?s)day is out of range.*line 2"),
+        ("r: {do: 'm:f', on: {event: X}, priority: !!int high}", "(?s)'high'.*line 1"),
+        ("r: {at: !!timestamp noon}", "(?s)no value of its kind.*line 1"),
+        ("r: {enabled: !!bool 2}", "(?s)no value of its kind.*line 1"),
+        ("r: {do: 'm:f', on: &a {seq: [*a, {event: B}]}}", "(?s)recursive.*line 1"),
+        ("r: {do: 'm:f', params: &a {x: *a}}", "recursive"),
+        ('"a\\0": {do: "M:note", on: {event: A}}'.replace("M", M), "and no NUL"),
+        ('"a\\ud800": {do: "M:note", on: {event: A}}'.replace("M", M), "and no NUL"),
     ],
 )
 def test_yaml_without_meaning_is_refused_and_nothing_of_it_is_created(
@@ -442,3 +458,95 @@ def test_yaml_without_meaning_is_refused_and_nothing_of_it_is_created(
     with pytest.raises(DefinitionError, match=message):
         db.rules.load_file(path, modules=[actions])
     assert listed(db) == stored(db) == {}
+
+
+GOOD = """\
+overdraft:
+  on: {updated: accounts, columns: [balance], alias: change}
+  when: bank:check
+  do: bank:grow
+  coupling: deferred
+  priority: -3
+  params: {by: 5, limit: 0}
+unsanitised:
+  on:
+    seq:
+      - {event: EXIT, alias: out}
+      - not: {event: SANITIZE}
+      - many: {event: ENTER}
+        min: 1
+        max: 3
+    same: [worker]
+    within: 45
+    gap: 7.5
+    select: any
+    skip: {to_first: out}
+    context: chronicle
+  do: bank:note
+  writes: [log, {inserted: accounts}]
+  raises: [SIGNAL]
+  enabled: false
+morning:
+  on: {any_of: [{cron: "0 8 * * *", zone: UTC}, {at: 2027-02-28T08:00:00Z}, {every: 60, offset: 3}]}
+  do: bank:note
+  on_abort: rule
+late:
+  on: {after: {all_of: [{event: A}, {event: B}], within: 5}, delay: 3}
+  do: bank:note
+  partials_max: 100
+  on_full: refuse
+ticks:
+  on: {periodic: {event: A}, period: 5, until: {event: B}, alias: tick, collected: true}
+  do: bank:note
+asked:
+  on: {query: q, pattern: {some_of: [{event: A}, {event: B}], count: 1}}
+  do: bank:note
+"""
+ODD = (
+    *("", "null", "~", "3", "-1", "1.5", "1e400", ".nan", ".inf", "true", "yes", "x", "''"),
+    *("9" * 5_000, "0x1f", "1:30", "[1]", "[[A]]", "[]", "{}", "{a: 1}", "{{ x }}", "{[a]: 1}"),
+    *("2027-02-29", "2027-02-29T08:00:00Z", "2027-01-01", "0000-01-01", "!!int high", "!!float x"),
+    *("!!bool x", "!!timestamp x", "!!binary x", "!!binary aGVsbG8=", "!!set {a}", "!!omap [a]"),
+    *("!!null x", "!!str 3", "!!seq {}", "!!map []", "!!python/name:os.system", "*a", "&a [*a]"),
+    *(
+        "&a {x: *a}",
+        '"\\0"',
+        '"\\ud800"',
+        '"\\U0010ffff"',
+        "<<: 3",
+        "? [a]",
+        "x" * 5_000,
+        "a: b: c",
+    ),
+    *("---", "'", '"', "{", "]", "#", "|", "\t", "\n", "bank:", ":note", "os:system"),
+)
+
+
+def test_mutated_yaml_is_read_or_refused_by_a_definition_error(
+    in_memory: Ledger, tmp_path: Path
+) -> None:
+    db, path = in_memory.db, tmp_path / "rules.yaml"
+    path.write_text(GOOD, encoding="utf-8")
+    assert len(db.rules.load_file(path, modules={"bank": actions})) == 6
+    for rule in db.rules.list():
+        db.rules.delete(rule.name)
+    tokens = list(re.finditer(r"[\w.*-]+|[^\w\s]", GOOD))
+    worlds = Worlds(300, "mutated yaml", read=10, refused=100)
+    for random in worlds:
+        text = GOOD
+        chosen = random.sample(tokens, random.randint(1, 2))
+        for token in sorted(chosen, key=lambda found: -found.start()):
+            text = text[: token.start()] + random.choice(ODD) + text[token.end() :]
+        path.write_text(text, encoding="utf-8")
+        try:
+            with db.transaction():
+                db.rules.load_file(path, modules={"bank": actions})
+                raise UndoneError
+        except UndoneError:
+            worlds.met["read"] += 1
+        except DefinitionError:
+            worlds.met["refused"] += 1
+
+
+class UndoneError(Exception):
+    """The rules were loaded."""
