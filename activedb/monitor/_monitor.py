@@ -8,8 +8,7 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -73,7 +72,7 @@ class Monitor:
         self.watch = Watch(self._redaction)
         self._started_s = time.time()
         self._version = importlib.metadata.version("activedb")
-        self._totals = Totals()
+        self._totals = Totals(lambda: self._internals.launcher.journal.standing().letters)
         self._looking = threading.Lock()
         self._glance: PartialSnapshot | None = None
         self._glanced_s = 0.0
@@ -99,6 +98,7 @@ class Monitor:
             unknown = watch.lives.unknown
         now_s = time.time()
         counters = db.admin.counters()
+        totals, letters = self._totals.of(runs)
         return {
             "process": {
                 "pid": os.getpid(),
@@ -121,12 +121,8 @@ class Monitor:
             "deadlocks": [summary(found, self._redaction) for found in deadlocks],
             "aborted": [{**short(life), "why": life.why} for life in aborted],
             "rules": self._rules(),
-            "streams": stream_rows(
-                self._internals.streams,
-                runs,
-                self._totals.of(runs),
-                now_s,
-            ),
+            "streams": stream_rows(self._internals.streams, runs, totals, now_s),
+            "letters": letters,
             "recent": [
                 short(life, seq)
                 for seq, life in news.entries[RECENT]
@@ -190,15 +186,13 @@ class Monitor:
 
     def letters(self) -> dict[str, Any]:
         """See `Source`. O(letters)."""
-        letters = self._db.dead_letters.list()
-        counts: dict[str, int] = {}
-        for letter in letters:
-            counts[letter.kind] = counts.get(letter.kind, 0) + 1
-        shown = [asdict(letter) for letter in letters[-_LETTERS_MAX:]]
+        journal = self._internals.launcher.journal
+        counts = journal.standing().letters
+        shown = [dict(letter) for letter in journal.last_letters(_LETTERS_MAX)]
         if not self._redaction.values:
             for letter in shown:
                 letter["payload"], letter["reason"] = "«…»", "«…»"
-        return {"counts": counts, "total": len(letters), "letters": shown}
+        return {"counts": counts, "total": sum(counts.values()), "letters": shown}
 
     def decisions(self) -> dict[str, Any]:
         """See `Source`. O(decisions)."""
@@ -376,7 +370,7 @@ def _event(raised: RaisedEvent, seq: int) -> dict[str, Any]:
     }
 
 
-# -- state of the streams, read without blocking the caller on the database ------------------------
+# -- state of the streams and letters, read without blocking the caller on the database ------------
 
 _LOG = logging.getLogger(__name__)
 _EVERY_S = 2.0
@@ -385,17 +379,26 @@ _LAST_LOOK_S = 5.0
 
 
 class Totals:
-    """Recorded totals of each stream since it began: events, late and dead ones, open decisions.
+    """Recorded totals of each stream since it began, and the number of dead letters now.
 
-    They are read on a separate thread, at most every two seconds and only while some client asks,
-    as the database may be slow; in the meantime the previous totals are returned.
+    The totals are those of events, late and dead ones, and open decisions. They are read on a
+    separate thread, at most every two seconds and only while some client asks, as the database may
+    be slow; in the meantime the previous totals are returned.
 
     Latch: ``_latch``; no other latch or lock is taken under it.
+
+    Parameters
+    ----------
+    letters : callable
+        Reads the number of dead letters by kind.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, letters: Callable[[], dict[str, int]]):
+        self._letters_now = letters
         self._latch = threading.Lock()
         self._known: dict[str, dict[str, int]] = {}
+        self._letters: dict[str, int] = {}
+        self._asked: set[str] | None = None  # streams, once something was read
         self._read_at_s = -_EVERY_S
         self._is_reading = False
         self._thread: threading.Thread | None = None
@@ -407,13 +410,18 @@ class Totals:
         if thread is not None:
             thread.join(_LAST_LOOK_S)
 
-    def of(self, runs: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-        """Return the totals by stream. The first call waits at most a second for the database."""
+    def of(self, runs: Mapping[str, Any]) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
+        """Return the totals by stream, and the number of dead letters by kind.
+
+        The first call waits at most a second for the database.
+        """
         with self._latch:
-            is_due = time.monotonic() - self._read_at_s >= _EVERY_S and not self._is_reading
-            is_due = is_due and bool(runs)
-            self._is_reading |= is_due
-            is_first = runs.keys() > self._known.keys()
+            is_first = self._asked is None or not runs.keys() <= self._asked
+            is_due = is_first or time.monotonic() - self._read_at_s >= _EVERY_S
+            is_due = is_due and not self._is_reading
+            if is_due:
+                self._is_reading = True
+                self._asked = set(runs)
         if is_due:
             thread = threading.Thread(
                 target=self._read, args=(dict(runs),), name="activedb-totals", daemon=True
@@ -424,11 +432,13 @@ class Totals:
             if is_first:
                 thread.join(_FIRST_LOOK_S)
         with self._latch:
-            return dict(self._known)
+            return dict(self._known), dict(self._letters)
 
     def _read(self, runs: Mapping[str, Any]) -> None:
         found: dict[str, dict[str, int]] = {}
+        letters = None
         try:
+            letters = self._letters_now()
             for name, run in runs.items():
                 found[name] = {**run.totals(), "undecided": run.undecided()}
         except Exception:
@@ -437,6 +447,8 @@ class Totals:
         finally:
             with self._latch:
                 self._known.update(found)
+                if letters is not None:
+                    self._letters = letters
                 self._read_at_s = time.monotonic()
                 self._is_reading = False
 

@@ -42,7 +42,9 @@ def node(id: int, parent: int | None = None, top: int | None = None, **more: Any
     } | more
 
 
-def snapshot(*nodes: dict[str, Any], edges: list[dict[str, Any]] | None = None) -> PollResult:
+def snapshot(
+    *nodes: dict[str, Any], edges: list[dict[str, Any]] | None = None, **more: Any
+) -> PollResult:
     state = {
         "process": {"now_s": 100.0},
         "rules": [],
@@ -51,7 +53,7 @@ def snapshot(*nodes: dict[str, Any], edges: list[dict[str, Any]] | None = None) 
         "counters": {},
         "forest": {"total": len(nodes), "shown": list(nodes)},
         "locks": {"total": 0, "shown": [], "queue": [], "edges": edges or []},
-    }
+    } | more
     return PollResult(1, state, "", [], [], 0, 0.0)
 
 
@@ -90,6 +92,14 @@ def test_long_wait_needs_attention_and_a_short_wait_of_an_old_transaction_does_n
     waiter = node(1, began_s=began_s, waits_for=[2], waits_since_s=since_s)
     rows = _attention(snapshot(waiter, node(2)))
     assert [row["key"] for row in rows] == ["transaction 1 transfer waits for 2"] * is_listed
+
+
+def test_letters_that_there_are_need_attention_and_the_totals_of_the_ledger_do_not() -> None:
+    stream = {"name": "gate", "dead": 7, "late": 0, "undecided": 0}
+    assert _attention(snapshot(streams=[stream])) == []
+    shown = snapshot(streams=[stream], letters={"event": 1, "rule": 3})
+    found = [row["key"] for row in _attention(shown)]
+    assert found == ["1 dead letter of events", "3 dead letters of rules"]
 
 
 def test_older_process_that_does_not_report_the_wait_is_judged_by_the_age() -> None:

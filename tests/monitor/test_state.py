@@ -9,14 +9,16 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import delete, select
 
 import activedb as adb
 from activedb.errors import TransactionStateError
+from activedb.store.system import dead_letters
 from activedb.transactions import TransactionNode
 from lockmgr import InRange, LockManager, OneOf, Predicate
 from tests.databases import PATIENCE_S, in_thread, until
 from tests.ledger import at, declare, event
+from tests.monitor.test_undecided import one_of_each
 from tests.transactions.test_crossing import Ring
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 FIELDS = {
     "process", "counters", "latency_s", "forest", "locks", "deadlocks", "aborted", "rules",
-    "streams", "recent", "events", "last_seq", "skipped",
+    "streams", "letters", "recent", "events", "last_seq", "skipped",
 }  # fmt: skip
 
 
@@ -294,6 +296,35 @@ def test_state_hides_values_unless_asked_to_show_them(memory: Any) -> None:
     lock = next(lock for lock in live["locks"]["shown"] if "/" in lock["resource"])
     assert lock["resource"] == f"accounts/{write['key']}"  # the same row looks the same
     assert watched.monitor.letters()["letters"][0]["reason"] == "«…»"
+
+
+def test_state_counts_the_letters_that_there_are(watched: Watched) -> None:
+    one_of_each(watched.db)
+    watched.db.rule(on=adb.event("GO"), coupling="detached", name="fails")(fail)
+    watched.db.signal("GO")
+    watched.db.wait_idle()
+    until(lambda: watched.state()["letters"] == {"event": 2, "rule": 1})
+    with watched.db.connection() as connection:
+        connection.execute(delete(dead_letters).where(dead_letters.c.kind == "event"))
+        connection.commit()
+    until(lambda: watched.state()["letters"] == {"rule": 1})
+    assert watched.state()["streams"][0]["dead"] == 2, "as in the ledger"
+
+
+def test_letters_are_the_last_ones_in_the_order_of_writing(watched: Watched) -> None:
+    for name in ("zeta", "alpha", "middle"):
+        watched.db.rule(on=adb.event(name), coupling="detached", name=name)(fail)
+    for name in (*["zeta"] * 60, "middle", "alpha"):
+        watched.db.signal(name)
+        watched.db.wait_idle()
+    told = watched.monitor.letters()
+    assert (told["counts"], told["total"]) == ({"rule": 62}, 62)
+    sources = [letter["source"] for letter in told["letters"]]
+    assert sources == [*["rule zeta"] * 48, "rule middle", "rule alpha"]
+
+
+def fail(t: adb.Transaction, o: adb.Occurrence) -> None:
+    raise ConnectionError("no answer")
 
 
 def test_redaction_of_values_is_short_and_survives_odd_ones() -> None:

@@ -163,14 +163,21 @@ def _attention(snapshot: PollResult) -> list[Row]:
             "victims are retried; to avoid deadlocks, lock rows in the same order everywhere",
             "/locks",
         )
+    letters = state.get("letters", {})  # an older activedb does not report them
+    if letters.get("event"):
+        add(
+            f"{counted(letters['event'], 'dead letter')} of events",
+            "activedb dead-letter ls shows the reasons",
+            "/batches",
+        )
+    if letters.get("rule"):
+        add(
+            f"{counted(letters['rule'], 'dead letter')} of rules",
+            "activedb dead-letter ls shows the reasons; activedb dead-letter retry runs them again",
+            "/batches",
+        )
     for stream in state["streams"]:
         name = short(stream["name"], 60)
-        if stream["dead"]:
-            add(
-                f"stream {name} has {counted(stream['dead'], 'dead letter')}",
-                "activedb dead-letter ls shows the reasons",
-                "/batches",
-            )
         if stream["undecided"]:
             add(
                 f"stream {name} has {counted(stream['undecided'], 'open decision')}",

@@ -158,7 +158,9 @@ def _letters(found: Value | None, problem: str) -> None:
     counts = found["counts"]
     if counts:
         said = ", ".join(f"{kind} {count(number)}" for kind, number in counts.items())
-        text("p", f"By kind: {said}.", "adb-small")
+        left = sum(counts.values()) - len(found["letters"])
+        more = f" The last {count(len(found['letters']))} are shown, not {count(left)} older ones."
+        text("p", f"By kind: {said}.{more if left > 0 else ''}", "adb-small")
     LiveTable(
         "Dead letters",
         _tables.LETTERS,

@@ -13,6 +13,7 @@ from sqlalchemy import (
     delete,
     exists,
     func,
+    literal_column,
     select,
     update,
 )
@@ -487,6 +488,19 @@ class Journal:
         )
         with translate_errors("read the dead letters"), self._store.short() as connection:
             return [dict(row) for row in connection.execute(statement).mappings()]
+
+    def last_letters(self, count: int) -> list[Mapping[str, Any]]:
+        """Return the committed dead letters that were written last, the newest last; O(letters).
+
+        No column has the time: the order is that of the transactions that have written them.
+        """
+        with translate_errors("read the dead letters"), self._store.short() as connection:
+            is_memory = connection.dialect.name == "sqlite"
+            newest: ColumnElement[Any] = literal_column("rowid DESC" if is_memory else "age(xmin)")
+            c = dead_letters.c
+            statement = select(dead_letters).order_by(newest, c.source.desc(), c.identity.desc())
+            found = connection.execute(statement.limit(count)).mappings().all()
+            return [dict(row) for row in reversed(found)]
 
     def add_dead_letter(self, letter: Mapping[str, Any]) -> None:
         """Write one dead letter in a separate transaction."""
