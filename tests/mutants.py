@@ -176,7 +176,7 @@ MUTANTS = (
         "store-deletes",
         "deleted rows are not flushed",
         "activedb/store/flush/_write_set.py",
-        "    steps: list[_Step] = [(_deleted, groups[table].gone) for table in reversed(order)]",
+        "    steps: list[_Step] = [(_deleted, groups[each].gone) for each in reversed(order)]",
         "    steps: list[_Step] = []",
         ("store", "transactions"),
     ),

@@ -35,7 +35,7 @@ def job(tmp_path: Path) -> Path:
 
 def test_ls_lists_the_rules_of_a_file(call: Caller, job: Path) -> None:
     done = call("rules", "ls", "job.py")
-    assert (done.status, done.err) == (0, "loaded\n")
+    assert done.status == 0, done.err
     assert [line.split()[0] for line in done.out.splitlines()] == ["rule", "reorder", "sell"]
     listed = call("rules", "ls", "job.py", "--json").json["rules"]
     assert [(r["name"], r["coupling"], r["priority"]) for r in listed] == [

@@ -78,7 +78,13 @@ REVIEWED = {
         "_OF_KEYS.format('pg_advisory_xact_lock')": OURS,
         "_OF_KEYS.format('pg_advisory_xact_lock_shared')": OURS,
     },
+    "activedb/store/journals/_firings.py Journal.last_letters": {
+        "'rowid DESC' if is_memory else 'age(xmin)'": OURS
+    },
     "activedb/store/session/_memory.py MemoryStore.migrate": {"statement": COMPILED},
+    "activedb/store/session/_memory.py MemoryStore.next_number": {
+        "_last_number(column, step > 0)": COMPILED
+    },
     "activedb/store/session/_processes.py Wakeups.__init__": {"_channel(schema)": QUOTED},
     "activedb/store/session/_processes.py Wakeups._driver": {"self._listen": COMPILED},
     "activedb/store/sql/_overlay.py edits_of": {"listed": COMPILED},

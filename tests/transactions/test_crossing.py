@@ -158,7 +158,8 @@ def test_victim_of_a_cycle_with_a_plain_program_is_the_transaction(patient_url: 
         runs[0].result(PATIENCE_S)
         rows = db.run(lambda t: t.get_many(table, [1, 2]))
         assert [row["balance"] for row in rows.values() if row] == [2, 2]
-        assert crossing(db) == 1
+        # The next try may be faster than the program that waits for the row, and meet it again.
+        assert crossing(db) >= 1
 
 
 def test_cycle_of_local_waits_alone_is_left_to_the_lock_manager(there: Place) -> None:
