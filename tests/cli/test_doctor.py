@@ -202,6 +202,7 @@ def test_few_file_handles_are_a_problem(tmp_path: Path) -> None:
 def test_java_that_is_missing_is_a_problem_where_spark_is_installed(
     call: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("pyspark")
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     said = call("doctor", "--json", "--url", "memory://")
     assert said.status == 1
