@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dis
+import gc
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from types import CellType, CodeType, FrameType, FunctionType, MethodType, ModuleType
@@ -121,16 +123,14 @@ def traced(program: Program, type_: str) -> tuple[tuple[Operation, ...], tuple[s
     event = _TracedEvent()
     watched = _Watched(program.access(type_))
     token = _LOOKED.set(looked)
-    before = sys.gettrace()
-    sys.settrace(watched.called)
     try:
-        operations = program.operations(type_, event)
+        with _calls_shown_to(watched.called):
+            operations = program.operations(type_, event)
     except ActiveDBError as error:
         raise NotTraceable(str(error)) from error
     except Exception as error:  # any error caused by placeholders
         raise NotTraceable(looked[0] if looked else typed_text(error)) from error
     finally:
-        sys.settrace(before)
         _LOOKED.reset(token)
     if looked:
         raise NotTraceable(looked[0])
@@ -155,6 +155,20 @@ def traced(program: Program, type_: str) -> tuple[tuple[Operation, ...], tuple[s
         for operation in operations
     )
     return templates, tuple(event.taken)
+
+
+@contextmanager
+def _calls_shown_to(called: Callable[[FrameType, str, object], Any]) -> Iterator[None]:
+    """Show a function the calls that the block makes, and none that Python makes in between."""
+    before, collects = sys.gettrace(), gc.isenabled()
+    gc.disable()  # which may call finalizers and callbacks of weak references at any instruction
+    sys.settrace(called)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+        if collects:
+            gc.enable()
 
 
 class _Watched:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import math
 import operator
 import pickle
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial, singledispatch
@@ -520,6 +522,33 @@ def test_run_in_parallel_passes_on_what_a_thread_raises() -> None:
         run.feed(batch_of((*LEDGER.types, "OTHER"), events), 1000)
     assert calls
     assert set(threading.enumerate()) <= before
+
+
+def test_garbage_that_is_collected_meanwhile_says_nothing_of_a_state_access() -> None:
+    """Callbacks of weak references are called at any instruction, and compare as they like."""
+    table = SharedTable("values", initial=1.0, size=8)
+    program = Program("allocating", [table])
+    called: list[bool] = []
+
+    class Ring:
+        def __init__(self) -> None:
+            self.itself = self
+
+    def gone(reference: object) -> None:
+        called.append(reference is None)
+
+    kept = [weakref.ref(Ring(), gone)]
+
+    @program.on("E")
+    def access(e: Any, access: Any) -> None:
+        _ = [[] for _ in range(10 * gc.get_threshold()[0])]
+        access.write(table[e["x"]], raised)
+
+    assert supports(program) is None
+    assert gc.isenabled()
+    gc.collect()
+    assert called == [False]
+    assert kept
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
