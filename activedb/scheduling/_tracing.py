@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
+from threading import RLock
 from types import CellType, CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, NoReturn
 
@@ -24,6 +25,8 @@ _TELLING = {"callable", "getattr", "hasattr", "id", "isinstance", "issubclass", 
 _TELLING |= {"attrgetter", "is_", "is_not"}  # of the module operator
 _PACKAGE = __name__.partition(".")[0]
 _EMPTY = CellType()
+_collecting = RLock()
+"""Held by the thread that has suspended the collection of garbage, of the whole process."""
 _LOOKED: ContextVar[list[str]] = ContextVar("looked")
 """Reasons why the current call is not traceable.
 
@@ -160,15 +163,17 @@ def traced(program: Program, type_: str) -> tuple[tuple[Operation, ...], tuple[s
 @contextmanager
 def _calls_shown_to(called: Callable[[FrameType, str, object], Any]) -> Iterator[None]:
     """Show a function the calls that the block makes, and none that Python makes in between."""
-    before, collects = sys.gettrace(), gc.isenabled()
-    gc.disable()  # which may call finalizers and callbacks of weak references at any instruction
-    sys.settrace(called)
-    try:
-        yield
-    finally:
-        sys.settrace(before)
-        if collects:
-            gc.enable()
+    with _collecting:
+        before, collects = sys.gettrace(), gc.isenabled()
+        # It may call finalizers and callbacks of weak references at any instruction.
+        gc.disable()
+        sys.settrace(called)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+            if collects:
+                gc.enable()
 
 
 class _Watched:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import hypothesis.strategies as st
@@ -20,12 +21,14 @@ from sqlalchemy import (
     delete,
     insert,
     literal,
+    select,
     update,
 )
 from sqlalchemy.exc import IntegrityError
 
 from activedb.errors import ForeignKeyViolation
 from activedb.store.session import Store
+from activedb.transactions._rows import read_locked, write_rows
 from tests.store.flushing import WriteSet, insert_rows, opened, rows_of
 
 if TYPE_CHECKING:
@@ -75,6 +78,30 @@ def test_delete_of_rows_that_others_refer_to_is_still_refused(store: Store) -> N
     assert caught.value.table == "tree"
     assert caught.value.key
     assert len(rows_of(store, table)) == 3
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_deletes_updates_and_inserts_that_are_written_together_are_not_one_statement(
+    where: Place, order: tuple[int, ...]
+) -> None:
+    """The changed state of a program on a stream is written so."""
+    with where.open() as db:
+        unique = Column("name", String(5), unique=True)
+        table = Table("named", db.metadata, Column("id", Integer, primary_key=True), unique)
+        db.create_all()
+        with db.transaction() as t:
+            for number, name in enumerate("abc", 1):
+                t.insert(table, {"id": number, "name": name})
+        with db.transaction() as t:
+            t.update(table, 3, name="d")
+            node = t._node
+            spec = node.forest.tables.spec(table)
+            new = {(1,): None, (2,): {"id": 2, "name": "c"}, (4,): {"id": 4, "name": "a"}}
+            old = read_locked(node, spec, list(new))
+            versions = [(key, old[key], row) for key, row in new.items()]
+            write_rows(node, spec, [versions[number] for number in order])
+        rows = db.run(lambda t: t.query(select(table).order_by(table.c.id)))
+        assert [tuple(row) for row in rows] == [(2, "c"), (3, "d"), (4, "a")]
 
 
 def test_rows_with_a_composite_key_are_deleted_by_one_statement(store: Store) -> None:

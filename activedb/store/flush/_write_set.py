@@ -303,11 +303,7 @@ def write_in_order(
     now = {(change.spec, change.key): change.old for change in changes}
     for part in parts:
         group = [Change(*place, now[place], new) for place, new in part.items()]
-        if (
-            savepoint is None
-            or len(group) < 2
-            or not _is_written_as_one(connection, group, savepoint)
-        ):
+        if savepoint is None or not _is_written_as_one(connection, group, savepoint):
             write(connection, group, metadata, inside)
             inside = _nothing
         now |= part
@@ -348,6 +344,9 @@ def _is_written_as_one(
     savepoint: Callable[[], AbstractContextManager[None]],
 ) -> bool:
     """Make the changes of one statement by one statement, and return whether that was done."""
+    kinds = {(change.old is None, change.new is None) for change in changes}
+    if len(changes) < 2 or len(kinds) > 1:  # several: those of a program's state
+        return False
     spec, _, old, new, _ = changes[0]
     rows = _new_rows(changes)
     write_all: Callable[..., bool]
