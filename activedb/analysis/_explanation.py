@@ -154,9 +154,8 @@ def explain(
     for edge in analysis.edges:
         if edge.triggers:
             leaving.setdefault(edge.source, []).append(edge)
-    told: set[str] = set()
     triggered = [(by_name[name], "") for name in hearing[EventRole.COMPLETES]]
-    steps = _steps(triggered, by_name, leaving, told)
+    steps = _Unfolding(by_name, leaving).steps(triggered, depth=1)
     concerned = set(_named(steps)).union(*hearing.values())
     return Explanation(
         event=_shown(effect),
@@ -183,29 +182,55 @@ def profile_named(analysis: Analysis, name: str) -> Profile:
     raise DefinitionError(f"there is no rule {name!r}; {did_you_mean(name, known)}")
 
 
-def _steps(
-    triggered: Sequence[tuple[Profile, str]],
-    by_name: dict[str, Profile],
-    leaving: dict[str, list[TriggeringEdge]],
-    told: set[str],
-    depth: int = 1,
-) -> tuple[ExplanationStep, ...]:
-    """Return the steps of rules triggered together, nested below `depth` rules."""
-    steps = []
-    # Immediate, deferred, then rules that start a top-level transaction.
-    kinds = [(True, True), (True, False), (False, True), (False, False)]
-    for is_child, at_event in kinds:
-        members = [
-            item
-            for item in triggered
-            if item[0].coupling.is_child is is_child
-            and item[0].coupling.starts_at_event is at_event
-        ]
-        groups = _in_turn(members) if is_child else [members]  # only children are ordered
-        for turn, group in enumerate(groups, start=1):
-            for profile, reason in group:
-                steps.append(_unfolded(profile, turn, reason, by_name, leaving, told, depth))
-    return tuple(steps)
+class _Unfolding:
+    """Unfolding of an event into the rules that it triggers, those that these trigger, and so on.
+
+    Each rule is unfolded once, at its first step.
+    """
+
+    def __init__(self, rules: Mapping[str, Profile], leaving: Mapping[str, list[TriggeringEdge]]):
+        self._rules = rules
+        self._leaving = leaving
+        self._shown: set[str] = set()
+
+    def steps(
+        self, triggered: Sequence[tuple[Profile, str]], *, depth: int
+    ) -> tuple[ExplanationStep, ...]:
+        """Return the steps of rules that are triggered together, each with its reason."""
+        steps = []
+        # Immediate, deferred, then rules that start a top-level transaction.
+        kinds = [(True, True), (True, False), (False, True), (False, False)]
+        for is_child, at_event in kinds:
+            members = [
+                (profile, reason)
+                for profile, reason in triggered
+                if profile.coupling.is_child is is_child
+                and profile.coupling.starts_at_event is at_event
+            ]
+            groups = _in_turn(members) if is_child else [members]  # only children are ordered
+            for turn, group in enumerate(groups, start=1):
+                steps += [self._step(profile, turn, reason, depth) for profile, reason in group]
+        return tuple(steps)
+
+    def _step(self, profile: Profile, turn: int, reason: str, depth: int) -> ExplanationStep:
+        name = profile.name
+        edges = self._leaving.get(name, ())
+        next_ones = [(self._rules[edge.target], edge.reason) for edge in edges]
+        left_out = ""
+        if next_ones and (name in self._shown or depth == _DEPTH_MAX):
+            left_out = "shown above" if name in self._shown else "too deep"
+        if left_out != "too deep":
+            self._shown.add(name)
+        return ExplanationStep(
+            name,
+            profile.coupling,
+            profile.priority,
+            turn,
+            reason,
+            locks=profile.effects.locks,
+            then=() if left_out else self.steps(next_ones, depth=depth + 1),
+            left_out=left_out,
+        )
 
 
 def _in_turn(members: Sequence[tuple[Profile, str]]) -> list[list[tuple[Profile, str]]]:
@@ -223,29 +248,6 @@ def _in_turn(members: Sequence[tuple[Profile, str]]) -> list[list[tuple[Profile,
     except OrderCycle:
         return priority_groups(members, lambda item: item[0].priority)
     return [group.items for group in groups]
-
-
-def _unfolded(
-    profile: Profile,
-    turn: int,
-    reason: str,
-    by_name: dict[str, Profile],
-    leaving: dict[str, list[TriggeringEdge]],
-    told: set[str],
-    depth: int,
-) -> ExplanationStep:
-    name = profile.name
-    next_ones = [(by_name[edge.target], edge.reason) for edge in leaving.get(name, ())]
-    left_out = ""
-    if next_ones and (name in told or depth == _DEPTH_MAX):
-        left_out = "shown above" if name in told else "too deep"
-    if left_out != "too deep":
-        told.add(name)
-    then = () if left_out else _steps(next_ones, by_name, leaving, told, depth + 1)
-    locks = profile.effects.locks
-    return ExplanationStep(
-        name, profile.coupling, profile.priority, turn, reason, locks, then, left_out
-    )
 
 
 def _named(steps: Iterable[ExplanationStep]) -> Iterator[str]:

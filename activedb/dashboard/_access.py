@@ -71,8 +71,8 @@ class DashboardAccess:
         token = token or None
         if token is None and not is_loopback(host):
             raise ConfigurationError(
-                f"other computers can reach {host}, so the dashboard needs a token there: say "
-                " --token, or set ACTIVEDB_DASHBOARD_TOKEN; or leave it on 127.0.0.1"
+                f"other computers can reach {host}, so the dashboard needs a token there: give "
+                "--token, or set ACTIVEDB_DASHBOARD_TOKEN; or leave it on 127.0.0.1"
             )
         if token is not None and not TOKEN_LENGTH_MIN <= len(token) <= _TOKEN_LENGTH_MAX:
             raise ConfigurationError(

@@ -12,8 +12,8 @@ A processor decides which events form a part, and what happens to them. The pipe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TypeVar
 
 from activedb.columns import Arrival
 from activedb.errors import ConnectionLost, StoreError
@@ -62,6 +62,9 @@ class Part:
     forget_before_us: int | None = None
 
 
+AnyPart = TypeVar("AnyPart", bound=Part)
+
+
 class Parts:
     """Pipeline of parts: runs each in a transaction that commits it with its row of the ledger.
 
@@ -83,10 +86,10 @@ class Parts:
     def run(
         self,
         entry: LedgerEntry,
-        process: Callable[[TransactionNode], Part],
+        process: Callable[[TransactionNode], AnyPart],
         *,
         is_careful: bool = True,
-    ) -> Part:
+    ) -> AnyPart:
         """Run a part as one transaction.
 
         Parameters
@@ -105,7 +108,7 @@ class Parts:
             If the server refuses an operation, unless `is_careful`; nothing is written then.
         """
         self._launcher.join_running(running_max=_DETACHED_MAX)
-        done: list[Part] = []
+        done: list[AnyPart] = []
 
         def body(t: TransactionNode) -> None:
             part = process(t)
@@ -145,6 +148,25 @@ class Parts:
         self._launcher.batch_firings.settle(connection, run)
 
 
+@dataclass(frozen=True, slots=True)
+class _RowPart(Part):
+    """Part whose events were processed one by one, and what its commit makes durable.
+
+    Attributes
+    ----------
+    producers : mapping
+        Changed records of producers.
+    states : mapping
+        Changed states of detectors, by rule.
+    reached_us : int or None
+        Time that the part has reached.
+    """
+
+    producers: Changes = field(default_factory=dict)
+    states: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
+    reached_us: int | None = None
+
+
 class RowProcessor:
     """Processor of the events that a punctuation has passed, event by event.
 
@@ -174,10 +196,6 @@ class RowProcessor:
         self._batch_events_max = batch_events_max
         self._membership = membership
         self._programs = programs
-        # Data that the current part writes; from its latest attempt.
-        self._joined: Changes = {}
-        self._written: dict[str, tuple[str, dict[str, Any]]] = {}
-        self._reached_us: int | None = None
 
     def run(self, entry: LedgerEntry, arrivals: Arrivals) -> None:
         """Process the events that `entry`'s punctuation has passed, starting with its part.
@@ -215,21 +233,21 @@ class RowProcessor:
         return self._state.buffer.first(punctuation_us, self._batch_events_max)
 
     def _run_part(self, entry: LedgerEntry, chunk: list[Arrival], arrivals: Arrivals) -> None:
-        self._parts.run(entry, lambda t: self._process(t, entry, chunk, arrivals))
-        self._time.committed(self._written, self._reached_us)
+        part = self._parts.run(entry, lambda t: self._process(t, entry, chunk, arrivals))
+        self._time.committed(part.states, part.reached_us)
         if self._programs is not None:
-            self._programs.committed(len(chunk), self._reached_us)
+            self._programs.committed(len(chunk), part.reached_us)
         state = self._state
         state.buffer.remove_first(len(chunk))
         state.left_in_columns, state.is_left_in_columns = [], False
         if self._membership is not None:
-            self._membership.committed(self._joined)
+            self._membership.committed(part.producers)
             self._membership.declared(entry.punctuation_us)
         self._parts.on_progress(entry.events)
 
     def _process(
         self, t: TransactionNode, entry: LedgerEntry, chunk: list[Arrival], arrivals: Arrivals
-    ) -> Part:
+    ) -> _RowPart:
         state, each = self._state, self._s_transactions
         self._time.take_back(t)  # fed by an earlier attempt
         each.refusals.begin()
@@ -251,7 +269,7 @@ class RowProcessor:
             reached_us = state.reached_us(entry.punctuation_us, len(chunk))
             if due_us:
                 letters += each.advance(t, reached_us)
-        programs, self._reached_us = self._programs, reached_us
+        programs = self._programs
         if programs is not None:
             letters += programs.process(
                 t,
@@ -263,7 +281,7 @@ class RowProcessor:
             )
         if not counts_rows:  # late by the punctuation of this part
             letters += each.offer_late(t, arrivals.late, entry.punctuation_us or 0)
-        states = self._written = self._time.changed_states(t, reached_us)
+        states = self._time.changed_states(t, reached_us)
         forget_before_us = None  # events before can take part in no later match
         memory_us = self._time.memory_us()
         if reached_us is not None and memory_us is not None:
@@ -274,7 +292,7 @@ class RowProcessor:
             for arrival in (*left, *arrivals.admitted)
             if forget_before_us is None or arrival.occurrence.us >= forget_before_us
         ]
-        joined = self._joined = {} if self._membership is None else self._membership.changes()
+        producers = {} if self._membership is None else self._membership.changes()
 
         def write(connection: Connection) -> None:
             if is_left_in_columns:
@@ -283,10 +301,21 @@ class RowProcessor:
             each.refusals.write(connection, self._journal.columns, entry.sequence, forget_before_us)
             if states:
                 self._time.write(connection, states)
-            if joined:
-                self._journal.write_producers(connection, joined)
+            if producers:
+                self._journal.write_producers(connection, producers)
             if programs is not None:
                 programs.write(connection, reached_us)
 
         drop = [(a.occurrence.us, a.batch_id, a.position) for a in dead]
-        return Part(entry, letters, arrivals.late, write, keep, drop, forget_before_us)
+        return _RowPart(
+            entry,
+            letters,
+            arrivals.late,
+            write,
+            keep,
+            drop,
+            forget_before_us,
+            producers=producers,
+            states=states,
+            reached_us=reached_us,
+        )

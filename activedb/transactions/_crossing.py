@@ -19,6 +19,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -140,31 +141,16 @@ class Crossing:
         # Only transactions begun on the server: waits are published per transaction, not process.
         ours = {n: top for n, top in _at_server(tops).items() if n in backends}
         edges = self._local_edges()
-        local = _local_waits(edges, ours)
-        self._publish(local, ours)
-        waits = {
-            # Published waits of our own hierarchies may be stale.
-            number: {
-                *backend.blockers,
-                *(local.get(number, ()) if number in ours else backend.waits_for),
-            }
-            for number, backend in backends.items()
-        }
-        uses = self._forest.store.plain_uses()
-        plain = {use.backend: use for use in uses if use.backend is not None}
+        plain = {use.backend: use for use in self._forest.store.plain_uses() if use.backend}
         asleep = _Asleep(self._forest, ours, plain, edges)
-        for number in asleep.waits.keys() & waits.keys():
-            waits[number] |= asleep.waits[number]
-        cycles: dict[frozenset[tuple[int, datetime]], list[int]] = {}
-        for number in (ours.keys() | plain.keys()) & waits.keys():
-            cycle = cycle_through(number, waits)
-            if cycle:
-                cycles[frozenset((n, backends[n].began) for n in cycle)] = cycle
+        waits = _Waits(backends, ours, plain, _local_waits(edges, ours), asleep)
+        self._publish(waits.local, ours)
+        cycles = waits.cycles()
         # Local and server waits were not read at one moment, so a cycle counts if it is seen twice.
         self._seen = {nodes: self._seen.get(nodes, 0) + 1 for nodes in cycles}
         for nodes, cycle in cycles.items():
             if self._seen[nodes] > 1:
-                self._break(cycle, self._seen[nodes], backends, ours, plain, local, asleep)
+                self._break(cycle, self._seen[nodes], waits)
         return bool(cycles)
 
     def _local_edges(self) -> dict[int, set[int]]:
@@ -205,17 +191,9 @@ class Crossing:
             }
             self._publish(still, ours)
 
-    def _break(
-        self,
-        cycle: list[int],
-        looks: int,
-        backends: Mapping[int, Backend],
-        ours: Mapping[int, TransactionNode],
-        plain: Mapping[int, UserConnection],
-        local: Mapping[int, frozenset[int]],
-        asleep: _Asleep,
-    ) -> None:
+    def _break(self, cycle: list[int], looks: int, waits: _Waits) -> None:
         """Abort the youngest hierarchy of the cycle, or leave that to its own process."""
+        asleep, ours, backends = waits.asleep, waits.ours, waits.backends
         following = list(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
         of_threads = [(a, b) for a, b in following if b in asleep.waits.get(a, ())]
         if of_threads:
@@ -229,7 +207,7 @@ class Crossing:
             is_own = (
                 len(cycle) - len(of_threads) == 1 and of_threads[0] not in asleep.through_others
             )
-            self._end_sleep(of_threads[0], is_own, ours, plain)
+            self._end_sleep(of_threads[0], is_own, waits)
             return
         if ours.keys().isdisjoint(cycle):
             return
@@ -240,13 +218,11 @@ class Crossing:
                 return
             victim = max((n for n in cycle if n in ours), key=lambda n: (backends[n].began, n))
         top = ours[victim]
-        links, said = [], []
-        for waiter, other in following:
-            where = "here" if other in local.get(waiter, ()) else "at the server"
-            if other in backends[waiter].waits_for and waiter not in ours:
-                where = "in its own program"
-            links.append(Link(ours.get(waiter, waiter), ours.get(other, other), where))
-            said.append(f"{_named(waiter, ours)} waits {where} for {_named(other, ours)}")
+        links = [Link(ours.get(a, a), ours.get(b, b), waits.place(a, b)) for a, b in following]
+        said = (
+            f"{waits.name(a)} waits {link.where} for {waits.name(b)}"
+            for (a, b), link in zip(following, links, strict=True)
+        )
         deadlock = Deadlock(
             f"deadlock through the server, and {top.path} is its victim: {'; '.join(said)}"
         )
@@ -257,22 +233,16 @@ class Crossing:
                 top.observer.deadlocked(top, tuple(links))
             top.interrupt(deadlock)
 
-    def _end_sleep(
-        self,
-        step: tuple[int, int],
-        is_own: bool,
-        ours: Mapping[int, TransactionNode],
-        plain: Mapping[int, UserConnection],
-    ) -> None:
+    def _end_sleep(self, step: tuple[int, int], is_own: bool, waits: _Waits) -> None:
         """End the statement in which a thread sleeps that another hierarchy needs."""
         stalled, sleeping = step
-        top = ours.get(sleeping)
-        who = _named(sleeping, ours, plain)
+        top = waits.ours.get(sleeping)
+        who = waits.name(sleeping)
         error: ActiveDBError
         if is_own:
             error = SelfDeadlock(
                 f"the wait of {who} at the server would never end, because "
-                f"{_named(stalled, ours, plain)} is open on this same thread and cannot end "
+                f"{waits.name(stalled)} is open on this same thread and cannot end "
                 f"before it: do the work inside that one, end that one first, or make the call on "
                 f"a thread of its own and let this one continue"
             )
@@ -284,7 +254,7 @@ class Crossing:
             deadlock.exhausted = True
         if top is None:
             self._forest.counters.add("deadlocks_crossing")
-            plain[sleeping].interrupt(error)
+            waits.plain[sleeping].interrupt(error)
         elif not top.is_rollback_only:
             self._forest.counters.add("deadlocks_crossing")
             top.interrupt(error)
@@ -382,16 +352,58 @@ class _Asleep:
                             self.through_others.add((number, other))
 
 
-def _named(
-    number: int,
-    ours: Mapping[int, TransactionNode],
-    plain: Mapping[int, UserConnection] | None = None,
-) -> str:
-    if number in ours:
-        return ours[number].path
-    return (
-        "SQL on db.connection()" if number in (plain or ()) else f"process {number} of the server"
-    )
+@dataclass(frozen=True, slots=True)
+class _Waits:
+    """Waits of hierarchies and of connections with plain SQL, all by their server processes.
+
+    Attributes
+    ----------
+    backends : mapping of int to Backend
+        What the server tells of each process.
+    ours, plain : mapping of int to TransactionNode or UserConnection
+        The hierarchies of the forest, and the connections with plain SQL.
+    local : mapping of int to frozenset of int
+        Local waits of our hierarchies.
+    asleep : _Asleep
+    """
+
+    backends: Mapping[int, Backend]
+    ours: Mapping[int, TransactionNode]
+    plain: Mapping[int, UserConnection]
+    local: Mapping[int, frozenset[int]]
+    asleep: _Asleep
+
+    def cycles(self) -> dict[frozenset[tuple[int, datetime]], list[int]]:
+        """Return the cycles through what is ours, by their nodes and the times these began."""
+        waits = {
+            # Published waits of our own hierarchies may be stale.
+            number: {
+                *backend.blockers,
+                *(self.local.get(number, ()) if number in self.ours else backend.waits_for),
+                *self.asleep.waits.get(number, ()),
+            }
+            for number, backend in self.backends.items()
+        }
+        found = {}
+        for number in (self.ours.keys() | self.plain.keys()) & waits.keys():
+            cycle = cycle_through(number, waits)
+            if cycle:
+                found[frozenset((n, self.backends[n].began) for n in cycle)] = cycle
+        return found
+
+    def place(self, waiter: int, other: int) -> str:
+        """Return where one waits for another."""
+        if waiter not in self.ours and other in self.backends[waiter].waits_for:
+            return "in its own program"
+        return "here" if other in self.local.get(waiter, ()) else "at the server"
+
+    def name(self, number: int) -> str:
+        """Return a name for messages."""
+        if number in self.ours:
+            return self.ours[number].path
+        if number in self.plain:
+            return "SQL on db.connection()"
+        return f"process {number} of the server"
 
 
 def _at_server(tops: Iterable[TransactionNode]) -> dict[int, TransactionNode]:
