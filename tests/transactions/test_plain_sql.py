@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,7 +26,6 @@ from tests.drawing import Worlds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from random import Random
 
     import activedb as adb
     from tests.databases import Place
@@ -115,6 +115,23 @@ def outcome(db: adb.Database, world: Random) -> str:
         return "beside" if target is other else "committed"
     assert isinstance(refused, SerializationConflict if is_beside else SelfDeadlock)
     return "conflict" if is_beside else "deadlock"
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_absent_key_that_plain_sql_inserts_is_told_of_as_a_row_that_it_changes(number: int) -> None:
+    with place(None) as where:
+        db = where.open()
+        read, other = declared(db)
+        statement = writes(read, Random(1))[number]
+        with pytest.raises(SerializationConflict, match="plain SQL"), db.transaction() as t:
+            assert t.get(read, 9) is None
+            in_thread(plain, db, [statement]).result(PATIENCE_S)
+            t.update(other, 3, n=77)
+        plain(db, [delete(read).where(read.c.id == 9)])
+        with pytest.raises(SelfDeadlock, match="on this same thread"), db.transaction() as t:
+            assert t.get(read, 9) is None
+            plain(db, [statement])
+            t.update(other, 3, n=77)
 
 
 def test_plain_sql_and_transactions_of_many_threads_lose_nothing(db: adb.Database) -> None:

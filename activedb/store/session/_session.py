@@ -257,7 +257,11 @@ class Session(FlatTransaction):
         ------
         SerializationConflict
             If another process inserted one of them meanwhile.
+        SelfDeadlock
+            If plain SQL on the same thread did, in memory.
         """
+        if keys:
+            self._check_plain_writes()  # it knows of which thread
         for spec in () if self.is_serializable else keys:
             found = self.lock_rows(spec, keys[spec], exclusive=False)
             for key, row in found.items():
