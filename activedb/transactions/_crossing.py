@@ -354,12 +354,12 @@ class _Asleep:
 
 @dataclass(frozen=True, slots=True)
 class _Waits:
-    """Waits of hierarchies and of connections with plain SQL, all by their server processes.
+    """Wait-for graph of hierarchies and connections with plain SQL, all by their server processes.
 
     Attributes
     ----------
     backends : mapping of int to Backend
-        What the server tells of each process.
+        Server processes, as the server lists them.
     ours, plain : mapping of int to TransactionNode or UserConnection
         The hierarchies of the forest, and the connections with plain SQL.
     local : mapping of int to frozenset of int
