@@ -758,3 +758,46 @@ def test_possible_match_is_known_as_long_as_its_latest_event_may_be_in_another()
     made += detector.feed(o("A90")) + detector.advance(99)
     assert not [match for match in made if match.parts["A"].params["text"] == "A20-22"]
     assert detector.undecided
+
+
+TENTH_US = 100_000
+
+
+def marks(script: str, *, are_exact: bool) -> list[Occurrence]:
+    """Return events at tenths of a second; those with a ~ up to 10 ms later, unless exact."""
+    found = []
+    for text in script.split():
+        low_us = int(text[1:].rstrip("~")) * TENTH_US
+        high_us = low_us + (10_000 if text.endswith("~") and not are_exact else 0)
+        found.append(Occurrence(text[0], AccuracyInterval(low_us, low_us, high_us), {"text": text}))
+    return found
+
+
+INNER = seq(A, B, ~N).within(2)
+
+
+@pytest.mark.parametrize(
+    ("expression", "script"),
+    [
+        # Windows of one event end together, and what begins with them skips nothing but itself.
+        (seq(INNER, ~C).within(5).skipping("to_last", "B"), "A11~ B20 B30"),
+        (seq(INNER, ~C).within(5).skipping("past_last"), "A10 B11~ B21~"),
+        (seq(INNER, ~C).within(5).skipping("past_last"), "A11~ B20 B30"),
+        # Windows that begin at different times end in different steps.
+        (seq(INNER.context("recent"), ~C).within(5).context("recent"), "A11~ A20 B21~"),
+        # What a window makes that ends with the last event is not between it and the first.
+        (seq(seq(A, ~N).within(2), B).selecting("next"), "A31~ A60 B80"),
+    ],
+)
+def test_intervals_that_leave_one_order_make_what_exact_times_make(
+    expression: Expression, script: str
+) -> None:
+    def made(*, are_exact: bool) -> list[list[str]]:
+        found = detect(expression, marks(script, are_exact=are_exact), until=20)
+        return [[leaf.params["text"] for leaf in leaves_of(match)] for match in found]
+
+    assert made(are_exact=False) == made(are_exact=True) != []
+
+
+def leaves_of(o: Occurrence) -> list[Occurrence]:
+    return [leaf for part in o.constituents for leaf in leaves_of(part)] or [o]

@@ -118,7 +118,7 @@ class Backtracking:
                     if key in seen:
                         continue
                     seen.add(key)
-                    found = self._judge(path, is_closed=False)
+                    found = self.judged(path, is_closed=False)
                     if found is not None:
                         if is_late:
                             found.is_certain = False
@@ -131,14 +131,14 @@ class Backtracking:
             for path in self._onwards([first]):
                 if not self.layout.closes[path[-1][0]]:
                     continue
-                found = self._judge(path, is_closed=True)
+                found = self.judged(path, is_closed=True)
                 if found is not None:
                     yield found
 
     def prefixes(self, first: Entry) -> Iterator[Possible]:
         """Yield the bindings of the first `upto` stages that begin with `first`."""
         for path in self._onwards([(0, first)]):
-            found = self._judge(path, is_closed=False)
+            found = self.judged(path, is_closed=False)
             if found is not None:
                 yield found
 
@@ -243,7 +243,7 @@ class Backtracking:
 
     # -- evaluation --------------------------------------------------------------------------
 
-    def _judge(self, path: Path, *, is_closed: bool) -> Possible | None:
+    def judged(self, path: Path, *, is_closed: bool) -> Possible | None:
         """Return the candidate of a path with its doubts, or None if it is impossible."""
         layout, relation = self.layout, self.relation
         if not self._has_bounds(path):
@@ -386,7 +386,7 @@ class Backtracking:
     def _others(self, number: int) -> Iterator[Entry]:
         """Yield events that must not lie between neighbours, including those yet to be fed."""
         if not self.layout.is_strict:
-            yield from self.group.taken[number]
+            yield from (e for e in self.group.taken[number] if e[2] not in self.shared.gone)
             for entry, stages in self._waiting:
                 if number in stages:
                     yield entry

@@ -406,7 +406,7 @@ class CombinationNode(DetectorNode):
         is_kept = self._negates_clock or (self.needs_used and self.sources)
         if found and is_kept and self.is_blind():
             for each in found:
-                each.is_certain = False
+                each.is_certain, each.is_early = False, each.is_certain
         if len(found) > 1:
             for each in sorted(found, key=lambda each: self.order(each.candidate)):
                 each.arrival = next(self.shared.arrivals)
@@ -419,6 +419,12 @@ class CombinationNode(DetectorNode):
         if len(completed) > 1:
             judged.sort(key=lambda item: self.order_of_judged(item[0].candidate))
         return [entry for _, entry in judged]
+
+    def judged_again(
+        self, group: EntryGroup, possible: Possible, moment: Moment
+    ) -> Possible | None:
+        """Return an early match, judged by all that is known now; None if it is impossible."""
+        return possible
 
     @abstractmethod
     def unfed(

@@ -142,6 +142,9 @@ class Possible:
         The constituents.
     is_certain : bool
         True if it is a candidate in every order, provided that its constituents occur.
+    is_early : bool
+        True if it was judged, and is not certain, while parts of the expression might still make
+        occurrences that matter; it is judged again.
     doubts : tuple of (Occurrence, Occurrence)
         The pairs of events on which `is_certain` depends.
     is_closed : bool
@@ -170,6 +173,7 @@ class Possible:
         "entry",
         "is_certain",
         "is_closed",
+        "is_early",
         "is_made",
         "lost_rival",
     )
@@ -183,6 +187,7 @@ class Possible:
         is_closed: bool = False,
         entry: Entry | None = None,
         is_made: bool = False,
+        is_early: bool = False,
         lost_rival: bool = False,
     ):
         self.candidate = candidate
@@ -193,6 +198,7 @@ class Possible:
         self.is_closed = is_closed
         self.entry = entry
         self.is_made = is_made
+        self.is_early = is_early
         self.lost_rival = lost_rival
         self.ends: list[Entry] = []
         self.arrival: int | None = None
@@ -205,6 +211,7 @@ class Possible:
             doubts=self.doubts,
             is_closed=self.is_closed,
             entry=entry,
+            is_early=self.is_early,
             lost_rival=self.lost_rival,
         )
         found.ends = self.ends

@@ -203,6 +203,9 @@ class EntryGroup:
             self.possible = tuple([each for each in self.possible if each not in lost])
             for each in self.possible:
                 each.lost_rival |= any(each.may_overlap(other) for other in lost)
+        if expired:
+            for each in self.possible:
+                each.is_early = False  # what it would be judged by may be missing
         self.forget_spans(before_us)
         if len(expired) == 1 and not self.used and not self.begun and not self.doubted:
             return len(expired[0])

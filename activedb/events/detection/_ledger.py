@@ -138,10 +138,7 @@ class Exclusion:
             return True
         if r.is_closed:
             a, b = r.entries[0], c.entries[0]
-            relation = self.relation
-            return self.is_one_step(r, c) or not (
-                relation.precedes(a[3], b[3]) or relation.precedes(b[3], a[3])
-            )
+            return a[2] == b[2] or self.relation.may_begin_together(a[3], b[3])
         return any(_may_be_one(a, b) for a in r.ends for b in c.ends)
 
     def is_one_step(self, r: Possible, c: Possible) -> bool:
@@ -248,8 +245,9 @@ class Exclusion:
             return False
         if self.skip is SkipTo.PAST_LAST:
             last = r.entries[-1]
-            return first[2] == last[2] or not behind(last, first)
-        before = [t[2] != first[2] and not behind(t, first) for t in self._targets(r)]
+            return first[2] == last[2] or (last[2] != own[2] and not behind(last, first))
+        # Between its first constituent and a target that is the same one there is nothing.
+        before = [t[2] not in (first[2], own[2]) and not behind(t, first) for t in self._targets(r)]
         return bool(before) and (any if self.skip is SkipTo.LAST else all)(before)
 
     def _skips(self, m: Possible, c: Possible) -> bool:
@@ -322,6 +320,7 @@ class Ledger:
         before = group.possible
         made = [each for each in before if each.is_made]
         opened = self._decided_elsewhere(group, before, made, journal)
+        opened = self._judged_again(group, opened, moment)
         for each in found:
             self.exclusion.prepare(each)
         fresh = [each for each in found if not self._is_used(group, each)]
@@ -405,6 +404,21 @@ class Ledger:
             self._use_up(group, each, journal)
             made.append(each.made())
         return opened
+
+    def _judged_again(
+        self, group: EntryGroup, opened: list[Possible], moment: Moment
+    ) -> list[Possible]:
+        """Judge early matches again if no part may make anything any more that matters to them."""
+        if not any(each.is_early for each in opened) or self.node.is_blind():
+            return opened
+        found: list[Possible] = []
+        for each in opened:
+            again = self.node.judged_again(group, each, moment) if each.is_early else each
+            if again is not None:
+                found.append(again)
+            elif each.entry is not None:
+                self.shared.decide(each.entry[2], moment.journal, is_made=False)
+        return found
 
     def _is_used(self, group: EntryGroup, c: Possible) -> bool:
         """Return whether a match made while the order of all events was certain excludes it."""

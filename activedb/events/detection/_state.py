@@ -92,6 +92,7 @@ class StateWriter:
             "is_certain": possible.is_certain,
             "is_closed": possible.is_closed,
             "is_made": possible.is_made,
+            "is_early": possible.is_early,
             "lost_rival": possible.lost_rival,
             "entry": None if possible.entry is None else self.entry(possible.entry),
         }
@@ -154,6 +155,7 @@ class StateReader:
             is_certain=data["is_certain"],
             is_closed=data["is_closed"],
             is_made=data["is_made"],
+            is_early=data.get("is_early", False),
             lost_rival=data.get("lost_rival", False),
             entry=None if entry is None else self.entry(entry),
         )

@@ -41,10 +41,33 @@ class OccurrenceOrder:
     def begin_together(self, a: Occurrence, b: Occurrence) -> bool:
         """Return whether both certainly begin in one microsecond, even if a clock orders them."""
         x, y = self.begins(a), self.begins(b)
-        return (x == y and x[0] == x[1]) or any(
+        if x == y and x[0] == x[1]:
+            return True
+        if any(
             first_us[0] == then_us[1] and self.precedes(first, then)
             for first, first_us, then, then_us in ((a, x, b, y), (b, y, a, x))
-        )
+        ):
+            return True
+        first = self._first_moment(a)
+        return first is not None and first is self._first_moment(b)
+
+    def may_begin_together(self, a: Occurrence, b: Occurrence) -> bool:
+        """Return whether both may begin in one microsecond."""
+        if self.begin_together(a, b):
+            return True
+        first, other = self._first_moment(a), self._first_moment(b)
+        if first is not None and other is not None:
+            return not (self.precedes(first, other) or self.precedes(other, first))
+        x, y = self.begins(a), self.begins(b)
+        return x[0] <= y[1] and y[0] <= x[1]
+
+    def _first_moment(self, o: Occurrence) -> Occurrence | None:
+        """Return the moment of `o` that is certainly before all others; None if none is."""
+        found = moments(o)
+        for moment in found:
+            if all(other is moment or self.precedes(moment, other) for other in found):
+                return moment
+        return None
 
     def precedes(self, a: Occurrence, b: Occurrence) -> bool:
         """Return whether a is certainly before b."""
