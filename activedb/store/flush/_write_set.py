@@ -165,7 +165,7 @@ def write(
     if len(changes) < _TOGETHER_MAX and takes_messages(connection):
         inside()
         return _write_together(connection, changes, steps, opening, committing)
-    if opening is not None:
+    if opening:
         opening.run(connection)
     first: Table | None = None
     is_reached = False

@@ -176,7 +176,8 @@ class MemoryStore(Store):
                         self._kept = None
 
     def plain_writes(self, spec: TableSpec) -> PlainWrites | None:
-        return self._plain_writes.get(_first_word(spec.table.name))
+        written = self._plain_writes
+        return written.get(_first_word(spec.table.name)) if written else None
 
     def _wrote(self, statement: str) -> None:
         """Note the tables that a statement of the user's names as those that it writes."""
@@ -367,6 +368,7 @@ def _own_tables() -> Sequence[str]:
     return found
 
 
+@lru_cache(maxsize=1_024)
 def _first_word(name: str) -> str:
     found = re.search(r"\w+", name.lower())
     return name if found is None else found[0]
