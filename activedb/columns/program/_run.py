@@ -251,7 +251,8 @@ def _written(
 
 DECISIONS: Final = ("serial", "parallel", "python")
 
-_SAMPLE = 32  # rows that measure the cost per row
+_SAMPLE = 32  # rows that measure the cost per row, and more of them until that is certain:
+_SAMPLE_S = 0.0005  # what a call costs besides is little of this
 _WORTH_S = 0.002  # threads pay off for batches that take longer than this,
 _ROW_WORTH_S = 0.5e-6  # and for rows that take longer than planning them
 _PARALLELISM_MIN = 1.2
@@ -518,8 +519,7 @@ class ColumnRun:
         start = time.thread_time()
         if self.decision is None and self.threads > 1:
             if self._cost_s is None:
-                first = self._serially(rows, 0, min(_SAMPLE, count), arguments)
-                self._cost_s = (time.thread_time() - start) / first
+                first, self._cost_s = self._sampled(rows, arguments)
             if self._cost_s > _ROW_WORTH_S and self._cost_s * (count - first) > _WORTH_S:
                 self._in_parallel(rows, results, first, arguments)
         elif self.decision == "parallel":
@@ -527,6 +527,23 @@ class ColumnRun:
         if results.decision == "serial":
             self._serially(rows, first, count, arguments)
             self._cost_s = (time.thread_time() - start) / count
+
+    def _sampled(self, rows: Rows, arguments: tuple[Any, ...]) -> tuple[int, float]:
+        """Run some rows serially; return their number and the cost per row.
+
+        A call of the compiled function, and rows that are not in the cache yet, cost more than a
+        cheap row: dear rows count as dear when many have been run, or for long.
+        """
+        first, size, cost_s = 0, _SAMPLE, 0.0
+        while first < len(rows):
+            begin, start_s = first, time.thread_time()
+            first = self._serially(rows, first, min(first + size, len(rows)), arguments)
+            taken_s = time.thread_time() - start_s
+            cost_s = taken_s / (first - begin)
+            if cost_s <= _ROW_WORTH_S or taken_s > _SAMPLE_S:
+                break
+            size *= 4
+        return first, cost_s
 
     def _in_parallel(
         self, rows: Rows, results: ColumnResults, first: int, arguments: tuple[Any, ...]
