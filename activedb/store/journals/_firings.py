@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
     RowMapping,
+    bindparam,
     delete,
     exists,
     func,
@@ -20,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert as postgres_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
-from activedb.store.server import translate_errors
+from activedb.store.server import Step, fetch, translate_errors
 from activedb.store.session import Store, Wakeups
 from activedb.store.system import dead_letters, pending_firings
 
@@ -33,10 +35,25 @@ WORKFLOW_RUN = "workflow/"
 """Prefix of the names of runs of workflows' transactions, which are repeated after a crash."""
 
 _NAMES_MAX = 1_000  # in one statement
+_TOGETHER_MAX = 20  # firings recorded by single statements in one message
+
+_C = pending_firings.c
+_OWN, _BELOW = _C.firing == bindparam("name"), _C.run == bindparam("name")
+_DELETE = delete(pending_firings).returning(_C.firing)
+_DELETE_OWN = _DELETE.where(_OWN, ~_C.done)
+_DELETE_DONE = _DELETE.where(_BELOW, _C.done)
+_DELETE_OVER = _DELETE.where(_BELOW, _C.done | (_C.intent & (_C.holder != bindparam("own"))))
 
 
 def _flavour(connection: Connection) -> Any:
     return sqlite_insert if connection.dialect.name == "sqlite" else postgres_insert
+
+
+@lru_cache(maxsize=64)
+def _recorded(flavour: Any, columns: tuple[str, ...]) -> Any:
+    """Return the statement that records a firing, given the columns that it has."""
+    values: dict[str, Any] = {name: bindparam(name) for name in columns}
+    return flavour(pending_firings).values(values).on_conflict_do_nothing().returning(_C.firing)
 
 
 class FiringCounts(NamedTuple):
@@ -113,11 +130,12 @@ class Journal:
         held = not self.is_queued if held is None else held
         holder = self._store.lease.take() if held else None
         rows = [{**firing, "holder": holder} for firing in firings]
-        if not rows:
-            return set()
-        statement = _flavour(connection)(pending_firings).on_conflict_do_nothing()
-        new = connection.execute(statement.returning(pending_firings.c.firing), rows)
-        names = set(new.scalars())
+        if len(rows) < _TOGETHER_MAX:
+            steps = [(_recorded(_flavour(connection), tuple(row)), row) for row in rows]
+            names = {name for found in fetch(connection, steps) for (name,) in found}
+        else:
+            statement = _flavour(connection)(pending_firings).on_conflict_do_nothing()
+            names = set(connection.execute(statement.returning(_C.firing), rows).scalars())
         if names and not held:
             self._store.send_wakeup(connection)
         return names
@@ -328,15 +346,14 @@ class Journal:
             Leave a row marked done, recorded before or not. Otherwise the recorded row is deleted,
             unless the firing that triggered it is not done yet and will look for the row.
         """
-        c = pending_firings.c
-        is_over = c.done | (c.intent & (c.holder != self._store.lease.number))
-        return self._end(connection, firing, is_over, keep=keep)
+        own = self._store.lease.number
+        return self._end(connection, firing, (_DELETE_OVER, {"own": own}), keep=keep)
 
     def _end(
         self,
         connection: Connection,
         firing: Mapping[str, Any],
-        is_over: ColumnElement[bool],
+        deletion: Step,
         *,
         keep: bool,
     ) -> bool:
@@ -346,6 +363,8 @@ class Journal:
         # keeps its holder, so that `forget_left` leaves it alone.
         is_ours = keep
         keep = keep or (firing["keep"] and self._may_be_triggered_again(connection, firing))
+        statement, values = deletion
+        over = statement, {**values, "name": firing["firing"]}
         c = pending_firings.c
         if keep:
             row = {name: value for name, value in firing.items() if name in c}
@@ -355,10 +374,10 @@ class Journal:
                 index_elements=[c.firing], set_={"done": True, **left}, where=~c.done
             )
             is_first = connection.execute(marked.returning(c.firing)).first() is not None
+            fetch(connection, [over])
         else:
-            gone = delete(pending_firings).where(c.firing == firing["firing"], ~c.done)
-            is_first = connection.execute(gone).rowcount == 1
-        connection.execute(delete(pending_firings).where(c.run == firing["firing"], is_over))
+            gone, _ = fetch(connection, [(_DELETE_OWN, {"name": firing["firing"]}), over])
+            is_first = bool(gone)
         return is_first
 
     def lineage(self, connection: Connection, firing: Mapping[str, Any]) -> dict[str, bool]:
@@ -464,7 +483,7 @@ class Journal:
         """
         c = pending_firings.c
         with translate_errors("write a dead letter"), self._store.short() as connection:
-            is_first = self._end(connection, firing, c.done, keep=keep)
+            is_first = self._end(connection, firing, (_DELETE_DONE, {}), keep=keep)
             if is_first:
                 self.write_letters(connection, [letter])
                 also(connection)

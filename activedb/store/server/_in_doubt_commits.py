@@ -6,11 +6,12 @@ import threading
 import time
 from collections.abc import Collection
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, Text, cast, func, select, text
 from sqlalchemy.exc import DataError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from activedb.store.server._patience import bounded_s
+from activedb.store.server._prepared import fetch
 from activedb.store.server._roles import LOG, OUTCOMES
 
 __all__ = ["commit_outcome", "qualified_xid", "xid_of"]
@@ -27,7 +28,7 @@ _LIFE = (
 _LIFE_AND_LOG = f"concat({_LIFE}, ' ', pg_current_wal_flush_lsn())"
 _LIFE_NOW = text(f"SELECT {_LIFE_AND_LOG}")
 _LIFE_ALONE_NOW = text(f"SELECT concat({_LIFE}, ' ')")
-_NUMBER = text("SELECT pg_current_xact_id()::text")
+_NUMBER = select(cast(func.pg_current_xact_id(), Text))
 _NUMBER_NOW = text(f"SELECT concat({_LIFE_AND_LOG}, '/', pg_current_xact_id())")
 _NUMBER_ALONE_NOW = text(f"SELECT concat({_LIFE}, ' /', pg_current_xact_id())")
 _STATUS = text(f"SELECT {_LIFE}, pg_xact_status(CAST(:number AS xid8))")
@@ -66,7 +67,8 @@ def xid_of(connection: Connection, *, is_ours: bool, missing: Collection[str]) -
     if not is_ours:
         now = _NUMBER_NOW if LOG.isdisjoint(missing) else _NUMBER_ALONE_NOW
         return str(connection.execute(now).scalar_one())
-    return qualified_xid(connection, connection.execute(_NUMBER).scalar_one(), missing=missing)
+    [[(number,)]] = fetch(connection, [(_NUMBER, {})])
+    return qualified_xid(connection, number, missing=missing)
 
 
 def qualified_xid(connection: Connection, number: str, *, missing: Collection[str]) -> str:

@@ -23,7 +23,7 @@ import itertools
 import os
 import select
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
@@ -343,7 +343,7 @@ class Prepared:
         """Return result processors, by position, from the driver's values to SQLAlchemy's types."""
         found = [
             (n, column.type.dialect_impl(self._dialect).result_processor(self._dialect, oid))
-            for n, column in enumerate(statement.selected_columns)
+            for n, column in enumerate(_columns_of(statement))
             if (oid := result.ftype(n)) is not None
         ]
         return [(n, load) for n, load in found if load is not None]
@@ -499,7 +499,7 @@ def run(connection: Connection, statement: UpdateBase, rows: Sequence[dict[str, 
 
 
 def fetch(connection: Connection, steps: Sequence[Step]) -> list[list[tuple[Any, ...]]]:
-    """Return the rows of each of several SELECTs.
+    """Return the rows of each of several SELECTs, or of writes with a RETURNING clause.
 
     One round trip; on a caller's connection one per statement. Errors are the driver's.
 
@@ -602,12 +602,19 @@ def _compiled_statement(
     }
 
 
+def _columns_of(statement: Any) -> Iterable[Any]:
+    """Return the columns of a statement's rows; of a write, those of its RETURNING clause."""
+    is_write = isinstance(statement, UpdateBase)
+    columns: Iterable[Any] = statement.exported_columns if is_write else statement.selected_columns
+    return columns
+
+
 @lru_cache(maxsize=1_024)
 def _loaders(
-    statement: Select[Any], dialect: Dialect, kinds: tuple[int | None, ...]
+    statement: Statement, dialect: Dialect, kinds: tuple[int | None, ...]
 ) -> Mapping[int, Callable[[Any], Any]]:
     """Return result processors, by position, from the driver's values to SQLAlchemy's types."""
-    columns = statement.selected_columns
+    columns = _columns_of(statement)
     found = {
         position: column.type.dialect_impl(dialect).result_processor(dialect, kind)
         for position, (column, kind) in enumerate(zip(columns, kinds, strict=True))
