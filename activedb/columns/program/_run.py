@@ -251,8 +251,8 @@ def _written(
 
 DECISIONS: Final = ("serial", "parallel", "python")
 
-_SAMPLE = 32  # rows that measure the cost per row, and more of them until that is certain:
-_SAMPLE_S = 0.0005  # what a call costs besides is little of this
+_SAMPLE = 32  # rows of the first measurement of the cost per row
+_SAMPLE_S = 0.0005  # a measurement that takes longer counts, even if rows seem dear
 _WORTH_S = 0.002  # threads pay off for batches that take longer than this,
 _ROW_WORTH_S = 0.5e-6  # and for rows that take longer than planning them
 _PARALLELISM_MIN = 1.2
@@ -531,8 +531,9 @@ class ColumnRun:
     def _sampled(self, rows: Rows, arguments: tuple[Any, ...]) -> tuple[int, float]:
         """Run some rows serially; return their number and the cost per row.
 
-        A call of the compiled function, and rows that are not in the cache yet, cost more than a
-        cheap row: dear rows count as dear when many have been run, or for long.
+        A call of the compiled function and rows that are not in the cache yet cost more than a
+        cheap row. So rows that seem dear are measured again, four times as many each time, until
+        the measurement takes long.
         """
         first, size, cost_s = 0, _SAMPLE, 0.0
         while first < len(rows):

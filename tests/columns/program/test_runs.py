@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial, singledispatch
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ import pytest
 
 from activedb.clock import moment_of
 from activedb.columns.events import EventColumns
+from activedb.columns.program import _run
 from activedb.columns.program._layout import supports
 from activedb.columns.program._run import ColumnRun
 from activedb.columns.program._state import ColumnState
@@ -502,6 +504,26 @@ def test_run_of_long_operations_that_all_conflict_is_serial() -> None:
 
 def test_run_on_one_thread_is_serial() -> None:
     assert burnt(np.arange(20) % 4, threads=1)[0] == "serial"
+
+
+@pytest.mark.parametrize(("row_s", "expected"), [(0.04e-6, "serial"), (2e-6, "parallel")])
+def test_cost_of_a_call_does_not_count_as_that_of_the_first_rows(
+    row_s: float, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock_s = [0.0]
+    serially = ColumnRun._serially
+
+    def timed(self: ColumnRun, rows: Any, first: int, last: int, arguments: Any) -> int:
+        clock_s[0] += 30e-6 + (last - first) * row_s
+        return serially(self, rows, first, last, arguments)
+
+    monkeypatch.setattr(ColumnRun, "_serially", timed)
+    monkeypatch.setattr(_run, "time", SimpleNamespace(thread_time=lambda: clock_s[0]))
+    count, keys = 100_000, 1_000
+    run = ColumnRun(one_table(operator.add, size=keys), threads=2)
+    columns = {"key": np.arange(count) % keys, "x": np.ones(count)}
+    events = EventColumns.of_arrays(["E"], np.zeros(count, np.int64), np.arange(count), columns)
+    assert run.feed(events, count).decision == expected
 
 
 def test_run_in_parallel_passes_on_what_a_thread_raises() -> None:
