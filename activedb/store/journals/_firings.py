@@ -346,25 +346,23 @@ class Journal:
             Leave a row marked done, recorded before or not. Otherwise the recorded row is deleted,
             unless the firing that triggered it is not done yet and will look for the row.
         """
-        own = self._store.lease.number
-        return self._end(connection, firing, (_DELETE_OVER, {"own": own}), keep=keep)
+        over = {"name": firing["firing"], "own": self._store.lease.number}
+        return self._end(connection, firing, (_DELETE_OVER, over), keep=keep)
 
     def _end(
         self,
         connection: Connection,
         firing: Mapping[str, Any],
-        deletion: Step,
+        below: Step,
         *,
         keep: bool,
     ) -> bool:
-        """Mark a firing done, and delete those that it triggered and that are over."""
+        """Mark a firing done, and delete those that it triggered and that are over: `below`."""
         # Locking downwards from the triggering firing avoids deadlocks, and a row is left if and
         # only if the firing above will delete it. A row that stays for the sake of this process
         # keeps its holder, so that `forget_left` leaves it alone.
         is_ours = keep
         keep = keep or (firing["keep"] and self._may_be_triggered_again(connection, firing))
-        statement, values = deletion
-        over = statement, {**values, "name": firing["firing"]}
         c = pending_firings.c
         if keep:
             row = {name: value for name, value in firing.items() if name in c}
@@ -374,9 +372,9 @@ class Journal:
                 index_elements=[c.firing], set_={"done": True, **left}, where=~c.done
             )
             is_first = connection.execute(marked.returning(c.firing)).first() is not None
-            fetch(connection, [over])
+            fetch(connection, [below])
         else:
-            gone, _ = fetch(connection, [(_DELETE_OWN, {"name": firing["firing"]}), over])
+            gone, _ = fetch(connection, [(_DELETE_OWN, {"name": firing["firing"]}), below])
             is_first = bool(gone)
         return is_first
 
@@ -483,7 +481,8 @@ class Journal:
         """
         c = pending_firings.c
         with translate_errors("write a dead letter"), self._store.short() as connection:
-            is_first = self._end(connection, firing, (_DELETE_DONE, {}), keep=keep)
+            done = {"name": firing["firing"]}
+            is_first = self._end(connection, firing, (_DELETE_DONE, done), keep=keep)
             if is_first:
                 self.write_letters(connection, [letter])
                 also(connection)
