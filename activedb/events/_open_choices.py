@@ -41,7 +41,7 @@ from activedb.events._undecided import (
 from activedb.events._witnesses import Decision, ExactDetector, WorldChecker
 from activedb.events.detection._entry import YET_TO_BE_FED, Entry
 from activedb.events.detection._journal import Journal, Record, add, assign, delete
-from activedb.events.detection._merging import merged_entry
+from activedb.events.detection._merging import Merged, merged_matches
 from activedb.events.detection._moment import DECISION, Moment
 from activedb.events.detection._node import DetectorNode, DetectorState
 from activedb.events.detection._state import StateReader, StateWriter
@@ -380,7 +380,7 @@ class OpenChoices:
         numbers: tuple[int, ...],
         entries: Sequence[tuple[int, Occurrence]],
         chosen: list[Entry],
-        made: list[tuple[Entry, list[int]]],
+        made: list[Merged],
         record: Record,
     ) -> None:
         candidates = [entry[3] for entry in chosen]
@@ -401,29 +401,15 @@ class OpenChoices:
         needed = [number for number, o in others.items() if not allow([o])]
         raise BadEvent(_incomplete(identity, numbers, needed))
 
-    def _merged(self, chosen: list[Entry]) -> list[tuple[Entry, list[int]]]:
+    def _merged(self, chosen: list[Entry]) -> list[Merged]:
         """Return the matches that chosen candidates make, each with the arrivals of these.
 
         In the context cumulative, candidates with a constituent in common are one match: each uses
         up its constituents.
         """
-        groups: list[tuple[set[int], list[Entry]]] = []
-        for entry in chosen:
-            own, entries = set(map(id, leaves(entry[3]))), [entry]
-            for group in [each for each in groups if not own.isdisjoint(each[0])]:
-                groups.remove(group)
-                own |= group[0]
-                entries = [*group[1], *entries]
-            groups.append((own, entries))
-        found: list[tuple[Entry, list[int]]] = []
-        for _, entries in groups if self._is_merging else ():
-            arrivals = [entry[2] for entry in entries]
-            merged = merged_entry(self._root, arrivals) if len(entries) > 1 else None
-            if merged is not None:
-                found.append((merged, arrivals))
-            else:
-                found += [(entry, [entry[2]]) for entry in entries]
-        return found if self._is_merging else [(entry, [entry[2]]) for entry in chosen]
+        merged = merged_matches(self._root, [e[2] for e in chosen]) if self._is_merging else []
+        parts = {arrival for _, arrivals in merged for arrival in arrivals}
+        return [*merged, *((entry, [entry[2]]) for entry in chosen if entry[2] not in parts)]
 
     def _reconsider(self, record: Record, reader: Reader) -> list[Entry]:
         """Let all nodes decide what can be decided now."""

@@ -499,13 +499,18 @@ def _told(
     return (o.name, o.us if o.key[0] == "clock" else number)
 
 
-def _is_within(one: Identity, other: Identity, merged: Collection[str]) -> bool:
-    """Return whether a match is the other one, but for elements of `merged` parts that it lacks."""
+def _is_within(one: Any, other: Any, merged: Collection[str]) -> bool:
+    """Return whether a match is the other one, but for elements of `merged` parts that it lacks.
+
+    The matches that are elements of its parts may lack such elements, too.
+    """
+    if not isinstance(one, frozenset):
+        return bool(one == other)
+    if not isinstance(other, frozenset):
+        return False
     parts = dict(one)
-    return (
-        all(
-            parts.get(name) == told or (name in merged and told.issuperset(parts.get(name, ())))
-            for name, told in other
-        )
-        and parts.keys() <= dict(other).keys()
+    return parts.keys() <= dict(other).keys() and all(
+        (name in merged or len(parts.get(name, ())) == len(whole))
+        and all(any(_is_within(each, it, merged) for it in whole) for each in parts.get(name, ()))
+        for name, whole in other
     )

@@ -124,12 +124,23 @@ def has_elements(candidate: Mapping[str, Any]) -> bool:
 
 def is_in(candidate: Identity, match: Identity, expression: Expression) -> bool:
     """Return whether the match has the parts of the candidate: all, or some of merged ones."""
-    parts = dict(match)
     merged = {name for each in walk(expression) if merges_itself(each) for name in each.names}
-    return all(
-        name in parts and (bound == parts[name] or (name in merged and bound <= parts[name]))
-        for name, bound in candidate
-    )
+
+    def is_part(one: Any, other: Any) -> bool:
+        if not isinstance(one, frozenset):
+            return bool(one == other)
+        return isinstance(other, frozenset) and is_inside(dict(one), dict(other))
+
+    def is_inside(own: dict[str, Any], whole: dict[str, Any]) -> bool:
+        return all(name in whole and has(whole[name], own[name], name) for name in own)
+
+    def has(whole: Any, own: Any, name: str) -> bool:
+        ours, theirs = ([e] if type(e) is int else list(e) for e in (own, whole))
+        return (name in merged or len(ours) == len(theirs)) and all(
+            any(is_part(one, other) for other in theirs) for one in ours
+        )
+
+    return is_inside(dict(candidate), dict(match))
 
 
 # -- what is offered -------------------------------------------------------------------------------
@@ -247,6 +258,36 @@ def test_candidates_that_may_be_chosen_together_are_made_in_one_world(of: str | 
                     continue
                 if not makes(case, found, others):
                     check(case, f"chose {numbers} of {named(choice)}: no world makes just them")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("of", CHECKED)
+def test_candidates_of_which_a_world_makes_cumulative_matches_may_be_chosen(of: str) -> None:
+    for case, random in every_case("cumulative", of):
+        if not merges_itself(case.expression):
+            continue
+        detector, _ = told_all(case)
+        if len(detector.undecided) != 1:
+            continue  # what is chosen of one may exclude another
+        (choice,) = detector.undecided
+        state = json.loads(json.dumps(detector.state()))
+        offered = [identity_of(each) for each in choice.candidates]
+        made = random.choice([each for each in case.made if each])
+        numbers = [
+            n
+            for n, each in enumerate(offered)
+            if any(is_in(each, m, case.expression) for m in made)
+        ]
+        one = Detector(case.expression)
+        one.restore(state)
+        try:
+            found = one.resolve(choice.identity, numbers)
+        except BadEvent as error:
+            check(case, f"{named(choice)}: {numbers}, as {shown(made)} is made: {error}")
+        else:
+            # Matches with no event in common are not merged, though in this world they may be.
+            if not makes(case, found, [e for n, e in enumerate(offered) if n not in numbers]):
+                check(case, f"{named(choice)}: {numbers}: no world makes just these")
 
 
 def named(choice: Any) -> str:
@@ -396,6 +437,29 @@ def test_candidates_of_the_context_cumulative_that_share_an_event_are_one_match(
         (match,) = detector.resolve(choice.identity, [0, 1])
         inner = match.parts if "A" in match.parts else match.parts["Q"].parts
         assert [o.params["n"] for o in inner["A"]] == [1, 2]
+
+
+def test_candidates_of_a_cumulative_query_in_another_are_merged_as_that_would_merge_them() -> None:
+    """B merges what A's are before it to one Q, which is all that C follows."""
+    expression = seq(query("Q", seq(event("A"), event("B"))), event("C"))
+    for skipping in (False, True):
+        cumulative = expression.context("cumulative")
+        detector = Detector(cumulative.skipping("to_next") if skipping else cumulative)
+        events = [at("A", 0, 0, n=0), at("A", 0, 2, n=1), at("B", 1, 3, n=2), at("C", 3, 3)]
+        for number, o in enumerate(events):
+            later = events[number + 1 :]
+            assert detector.feed(o, None, [x for x in later if not precedes(o, x)]) == []
+        (choice,) = detector.undecided
+        assert [
+            [o.params["n"] for o in q.parts["A"]] for c in choice.candidates for q in c["Q"]
+        ] == [[0], [1]]
+        state = detector.state()
+        with pytest.raises(BadEvent, match="no order"):
+            detector.resolve(choice.identity, [1])  # the first A is in every match
+        assert detector.state() == state
+        (match,) = detector.resolve(choice.identity, [0, 1])
+        (inner,) = match.parts["Q"]
+        assert [o.params["n"] for o in inner.parts["A"]] == [0, 1]
 
 
 def with_a(choice: Undecided, number: int) -> int:

@@ -1,55 +1,79 @@
-"""Merging of candidates that were chosen, in the context cumulative."""
+"""Merging of candidates that were chosen: in the context cumulative they are made as one match."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from activedb.events.detection._choice import cumulated
 from activedb.events.detection._combination import CombinationNode
-from activedb.events.detection._entry import Entry, Possible
+from activedb.events.detection._entry import Entry, Possible, leaves, place_of
 from activedb.events.detection._primitive import DisjunctionNode, QueryNode
 
 if TYPE_CHECKING:
     from activedb.events.detection._node import DetectorNode
 
-__all__ = ["merged_entry"]
+__all__ = ["Merged", "merged_matches"]
+
+Merged = tuple[Entry, list[int]]
+"""A match, and the arrivals of the open matches that it is merged of."""
 
 
-def merged_entry(node: DetectorNode, arrivals: Sequence[int]) -> Entry | None:
-    """Return the match that is merged of open matches of a node.
+def merged_matches(node: DetectorNode, arrivals: Collection[int]) -> list[Merged]:
+    """Return the matches that are merged of several of these open matches of a node.
 
-    None: they are not of one cumulative combination, of which the node passes on the matches.
-
-    Parameters
-    ----------
-    node : DetectorNode
-    arrivals : sequence of int
-        Those of the open matches, which are of one equivalence key.
+    Open matches that are merged with no other are not among them.
     """
     if isinstance(node, DisjunctionNode):
-        found = (merged_entry(child, arrivals) for child in node.children)
-        return next((entry for entry in found if entry is not None), None)
+        return [each for child in node.children for each in merged_matches(child, arrivals)]
     if isinstance(node, QueryNode):
-        inner = merged_entry(node.children[0], _followed(node, arrivals))
-        return None if inner is None else node.output(inner)
+        own = {
+            other: arrival
+            for other, followers in node.shared.follows.items()
+            for arrival in followers
+            if arrival in arrivals
+        }
+        return [
+            (node.output(inner), [own[other] for other in others])
+            for inner, others in merged_matches(node.children[0], own)
+        ]
     if not (isinstance(node, CombinationNode) and node.chooser.cumulates):
-        return None
+        return []
+    found: list[Merged] = []
     for key in node.opened:
         group = node.groups.by_key.get(key)
         possible = () if group is None else group.possible
         chosen = [p for p in possible if p.entry is not None and p.entry[2] in arrivals]
-        if len(chosen) == len(arrivals):
-            whole = Possible(
-                cumulated([each.candidate for each in chosen]),
-                is_certain=True,
-                is_closed=chosen[0].is_closed,
-            )
-            return node.occurrence_of(whole)
-    return None
+        for together in _sharing(chosen) if len(chosen) > 1 else ():
+            candidate = cumulated([each.candidate for each in together])
+            for stage, child in node.sources:
+                bound = _with_merged(child, candidate[stage])
+                candidate = (*candidate[:stage], bound, *candidate[stage + 1 :])
+            whole = Possible(candidate, is_certain=True, is_closed=together[0].is_closed)
+            merged = [each.entry[2] for each in together if each.entry is not None]
+            found.append((node.occurrence_of(whole), merged))
+    return found
 
 
-def _followed(node: QueryNode, arrivals: Sequence[int]) -> list[int]:
-    """Return the arrivals of the matches that a query has passed on under other ones."""
-    follows = node.shared.follows
-    return [other for other, own in follows.items() if not set(own).isdisjoint(arrivals)]
+def _sharing(chosen: list[Possible]) -> Iterator[list[Possible]]:
+    """Yield those matches that have an event in common, also through others: each uses it up."""
+    left = [
+        (each, {leaf for entry in each.entries for leaf in leaves(entry[3])}) for each in chosen
+    ]
+    while left:
+        first, reached = left.pop(0)
+        together = [first]
+        while near := [item for item in left if not reached.isdisjoint(item[1])]:
+            left = [item for item in left if reached.isdisjoint(item[1])]
+            together += [each for each, _ in near]
+            reached = reached.union(*(events for _, events in near))
+        if len(together) > 1:
+            yield together
+
+
+def _with_merged(child: DetectorNode, bound: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    """Return the constituents that a child has made, with those merged that it would merge."""
+    merged = merged_matches(child, {entry[2] for entry in bound})
+    parts = {arrival for _, arrivals in merged for arrival in arrivals}
+    entries = [*(entry for entry, _ in merged), *(e for e in bound if e[2] not in parts)]
+    return tuple(sorted(entries, key=place_of))
