@@ -404,8 +404,7 @@ class OpenChoices:
     def _merged(self, chosen: list[Entry]) -> list[Merged]:
         """Return the matches that chosen candidates make, each with the arrivals of these.
 
-        In the context cumulative, candidates with a constituent in common are one match: each uses
-        up its constituents.
+        In the context cumulative, several may be one match; see `merged_matches`.
         """
         merged = merged_matches(self._root, [e[2] for e in chosen]) if self._is_merging else []
         parts = {arrival for _, arrivals in merged for arrival in arrivals}

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from activedb.store.sql import Key, Row, TableSpec
     from lockmgr import Predicate
 
-__all__ = ["Base"]
+__all__ = ["Base", "TableBase"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -17,12 +17,40 @@ V = TypeVar("V")
 _NOTHING: Any = object()
 
 
-class _TableEntries:
-    """Rows, locks and guards of one table."""
+class TableBase:
+    """Record of the rows, locks and guards of one table.
 
-    __slots__ = ("answers", "exclusive", "guards", "has_absent", "predicates", "rows", "written")
+    Attributes
+    ----------
+    rows : dict of Key to Row or None
+        Committed rows, as read; None for a key without a row.
+    exclusive : dict of Key to bool
+        Keys of rows that are locked for writing.
+    written : dict of Key to bool
+        Keys of rows that the hierarchy has written on the server.
+    guards : dict of Key to bool
+        Keys that are guarded one by one, and whether exclusively.
+    has_absent : bool
+        True if a key may have been read as absent.
+    predicates : dict of Predicate to frozenset of Key
+        Predicates of which all rows have been read, with the keys of those rows.
+    answers : dict of Key to bool
+        The keys of all these rows.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = (
+        "_base",
+        "answers",
+        "exclusive",
+        "guards",
+        "has_absent",
+        "predicates",
+        "rows",
+        "written",
+    )
+
+    def __init__(self, base: Base) -> None:
+        self._base = base
         self.predicates: dict[Predicate, frozenset[Key]] = {}
         self.written: dict[Key, bool] = {}
         self.answers: dict[Key, bool] = {}
@@ -30,6 +58,71 @@ class _TableEntries:
         self.exclusive: dict[Key, bool] = {}
         self.guards: dict[Key, bool] = {}
         self.has_absent = False
+
+    def is_absent(self, key: Key) -> bool:
+        """Return whether the key has no known row: it is unread, or was read as absent."""
+        return self.rows.get(key) is None
+
+    def may_be(self, key: Key) -> bool:
+        """Return whether there may be a row with the key: it has not been read as absent."""
+        return self.rows.get(key, _NOTHING) is not None
+
+    def is_shared(self, key: Key) -> bool:
+        """Return whether the row was read and is locked for reading only."""
+        return self.rows.get(key) is not None and key not in self.exclusive
+
+    def is_known(self, key: Key) -> bool:
+        """Return whether a row is locked since it was read, or found by a predicate."""
+        return self.rows.get(key) is not None or key in self.answers
+
+    def unread(self, keys: Sequence[Key], *, exclusive: bool) -> list[Key]:
+        """Return the `keys` whose rows have not been read, or not locked strongly enough."""
+        rows, locked = self.rows, self.exclusive
+        return [
+            key
+            for key in keys
+            if key not in rows or (exclusive and rows[key] is not None and key not in locked)
+        ]
+
+    def fetched(self, rows: Mapping[Key, Row | None], *, exclusive: bool) -> None:
+        """Note committed rows; existing ones are locked there, unless it is SERIALIZABLE."""
+        put = self._base.put
+        put(self.rows, rows)
+        if exclusive:
+            put(self.exclusive, dict.fromkeys(rows, True))
+        if not self.has_absent:
+            self.has_absent = None in rows.values()
+
+    def wrote(self, key: Key, row: Row | None) -> None:
+        """Note the version of a row that the hierarchy has written on the server."""
+        put = self._base.put
+        for where in (self.exclusive, self.written):
+            put(where, {key: True})
+        put(self.rows, {key: row})
+
+    def asked(self, predicate: Predicate, keys: Collection[Key]) -> None:
+        """Note that all rows which satisfy a predicate have been read, and are locked."""
+        put = self._base.put
+        known = self.predicates.get(predicate, frozenset())
+        put(self.predicates, {predicate: known.union(keys)})
+        put(self.answers, dict.fromkeys(keys, True))
+
+    def discard(self, keys: Iterable[Key]) -> None:
+        """Forget rows. REQUIRES: no workspace of the hierarchy has one of `keys`."""
+        for key in keys:
+            self.rows.pop(key, None)
+            self.exclusive.pop(key, None)
+
+    def forget(self, *, locks: bool) -> None:
+        """Forget all rows; with `locks`, also the locks and guards on the server."""
+        self.rows.clear()
+        self.exclusive.clear()
+        self.written.clear()
+        self.has_absent = False
+        if locks:
+            self.guards.clear()
+            self.predicates.clear()
+            self.answers.clear()
 
 
 class Base:
@@ -40,61 +133,17 @@ class Base:
     """
 
     def __init__(self) -> None:
-        self._tables: dict[TableSpec, _TableEntries] = {}
+        self._tables: dict[TableSpec, TableBase] = {}
         self._locked: dict[TableSpec, bool] = {}
         self._guarded: dict[TableSpec, bool] = {}
         self._journal: list[tuple[dict[Any, Any], Any, Any]] | None = None
 
-    # -- rows ------------------------------------------------------------------------------
-
-    def of(self, spec: TableSpec) -> Mapping[Key, Row | None]:
-        """Return all fetched committed rows of a table; None for a key without a row."""
-        return self._of(spec).rows
-
-    def rows(self, spec: TableSpec, keys: Iterable[Key]) -> dict[Key, Row | None]:
-        """Return fetched committed rows by key; None for a key without a row."""
-        rows = self._of(spec).rows
-        return {key: rows[key] for key in keys}
-
-    def is_absent(self, spec: TableSpec, key: Key) -> bool:
-        """Return whether the key has no known row: it is unfetched, or was fetched as absent."""
-        return self._of(spec).rows.get(key) is None
-
-    def may_be(self, spec: TableSpec, key: Key) -> bool:
-        """Return whether there may be a row with the key: it has not been fetched as absent."""
-        return self._of(spec).rows.get(key, _NOTHING) is not None
-
-    def is_shared(self, spec: TableSpec, key: Key) -> bool:
-        """Return whether the row was fetched and is locked for reading only."""
-        table = self._of(spec)
-        return table.rows.get(key) is not None and key not in table.exclusive
-
-    def unread(self, spec: TableSpec, keys: Sequence[Key], *, exclusive: bool) -> list[Key]:
-        """Return the `keys` whose rows have not been fetched, or not locked strongly enough."""
-        table = self._of(spec)
-        rows = table.rows
-        return [
-            key
-            for key in keys
-            if key not in rows
-            or (exclusive and rows[key] is not None and key not in table.exclusive)
-        ]
-
-    def fetched(self, spec: TableSpec, rows: Mapping[Key, Row | None], *, exclusive: bool) -> None:
-        """Note committed rows; existing ones are locked there, unless it is SERIALIZABLE."""
-        table = self._of(spec)
-        self._put(table.rows, rows)
-        if exclusive:
-            self._put(table.exclusive, dict.fromkeys(rows, True))
-        if not table.has_absent:
-            table.has_absent = None in rows.values()
-
-    def written(self, spec: TableSpec, key: Key, row: Row | None) -> None:
-        """Note the version of a row that this hierarchy has written on the server."""
-        table = self._tables[spec]
-        for where in (table.exclusive, table.written):
-            self._put(where, {key: True})
-        self._put(table.rows, {key: row})
+    def of(self, spec: TableSpec) -> TableBase:
+        """Return the record of a table."""
+        table = self._tables.get(spec)
+        if table is None:
+            table = self._tables[spec] = TableBase(self)
+        return table
 
     def absent(self, but: Mapping[TableSpec, Collection[Key]]) -> dict[TableSpec, list[Key]]:
         """Return the keys read as absent, per table, except the keys of `but`."""
@@ -107,28 +156,10 @@ class Base:
                     found[spec] = keys
         return found
 
-    # -- predicates ------------------------------------------------------------------------
-
-    def asked(self, spec: TableSpec, predicate: Predicate, keys: Collection[Key]) -> None:
-        """Note that all rows which satisfy a predicate have been fetched, and are locked."""
-        table = self._of(spec)
-        known = table.predicates.get(predicate, frozenset())
-        self._put(table.predicates, {predicate: known.union(keys)})
-        self._put(table.answers, dict.fromkeys(keys, True))
-
-    def predicates(self, spec: TableSpec) -> Collection[Predicate]:
-        """Return the predicates of which all rows have been fetched."""
-        return self._of(spec).predicates.keys()
-
-    def is_known(self, spec: TableSpec, key: Key) -> bool:
-        """Return whether a row is locked since it was fetched, or found by a predicate."""
-        table = self._of(spec)
-        return table.rows.get(key) is not None or key in table.answers
-
     def asked_of(self) -> dict[TableSpec, Mapping[Predicate, Collection[Key]]]:
         """Return the predicates by table, each with the keys of all rows that may satisfy it.
 
-        A row that was fetched since, and is not among them, does not: see `Hierarchy.read`.
+        A row that was read since, and is not among them, does not: see `Hierarchy.read`.
         """
         return {
             spec: {each: keys.union(t.written) for each, keys in t.predicates.items()}
@@ -142,19 +173,15 @@ class Base:
         """Return the `keys` that are not guarded yet, or not strongly enough."""
         if spec in self._guarded:
             return []
-        guards = self._of(spec).guards
+        guards = self.of(spec).guards
         return [key for key in keys if guards.get(key) not in (True, exclusive)]
-
-    def guards(self, spec: TableSpec) -> int:
-        """Return the number of individually guarded keys of a table."""
-        return len(self._of(spec).guards)
 
     def guarded(self, spec: TableSpec, keys: Iterable[Key] | None, *, exclusive: bool) -> None:
         """Note guards of keys; None notes the guard of all keys of the table."""
         if keys is None:
-            self._put(self._guarded, {spec: True})
+            self.put(self._guarded, {spec: True})
         else:
-            self._put(self._of(spec).guards, dict.fromkeys(keys, exclusive))
+            self.put(self.of(spec).guards, dict.fromkeys(keys, exclusive))
 
     def is_locked(self, spec: TableSpec) -> bool:
         """Return whether the whole table is locked on the server."""
@@ -162,32 +189,17 @@ class Base:
 
     def locked(self, spec: TableSpec) -> None:
         """Note that the whole table is locked on the server."""
-        self._put(self._locked, {spec: True})
+        self.put(self._locked, {spec: True})
 
     # -- undo ------------------------------------------------------------------------------
 
     def forget(self, *, locks: bool) -> None:
         """Forget all rows; with `locks`, also the locks and guards on the server."""
         for table in self._tables.values():
-            table.rows.clear()
-            table.exclusive.clear()
-            table.written.clear()
-            table.has_absent = False
-            if locks:
-                table.guards.clear()
-                table.predicates.clear()
-                table.answers.clear()
+            table.forget(locks=locks)
         if locks:
             self._locked.clear()
             self._guarded.clear()
-
-    def discard(self, spec: TableSpec, keys: Iterable[Key]) -> None:
-        """Forget rows. REQUIRES: no mark, and no workspace of the hierarchy has one of `keys`."""
-        assert self._journal is None
-        table = self._of(spec)
-        for key in keys:
-            table.rows.pop(key, None)
-            table.exclusive.pop(key, None)
 
     def mark(self) -> None:
         """Set a mark, so that later entries can be undone; only one mark may be set at a time."""
@@ -207,13 +219,8 @@ class Base:
         """Remove the mark, and with it the record for the undo."""
         self._journal = None
 
-    def _of(self, spec: TableSpec) -> _TableEntries:
-        table = self._tables.get(spec)
-        if table is None:
-            table = self._tables[spec] = _TableEntries()
-        return table
-
-    def _put(self, where: dict[K, V], what: Mapping[K, V]) -> None:
+    def put(self, where: dict[K, V], what: Mapping[K, V]) -> None:
+        """Add entries to one of its dictionaries, or of a table's."""
         if self._journal is not None:
             self._journal += [(where, key, where.get(key, _NOTHING)) for key in what]
         where.update(what)

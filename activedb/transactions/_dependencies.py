@@ -205,7 +205,7 @@ class CausalHierarchy(Hierarchy):
                     if not of_key and askers.pop(key, None) is not None:
                         freed.setdefault(spec, []).append(key)
             for spec, keys in freed.items():
-                self.base.discard(spec, keys)
+                self.base.of(spec).discard(keys)
                 for key in keys:
                     self._seen.get(spec, {}).pop(key, None)
                     self._exclusive.get(spec, set()).discard(key)

@@ -153,15 +153,15 @@ class Hierarchy:
         asker : Hierarchy, optional
             The hierarchy that reads through this one; only a `CausalHierarchy` has to know.
         """
-        base = self.base
         is_late = to_write and self.session.locks_late(spec)
         with self.latch:
-            absent = [key for key in keys if base.is_absent(spec, key)] if inserting else []
-            unread = base.unread(spec, keys, exclusive=exclusive and not is_late)
+            base = self.base.of(spec)
+            absent = [key for key in keys if base.is_absent(key)] if inserting else []
+            unread = base.unread(keys, exclusive=exclusive and not is_late)
             if not unread:
                 if absent:
                     self._guard(spec, absent, exclusive=True)
-                return base.rows(spec, keys)
+                return {key: base.rows[key] for key in keys}
             rows: dict[Key, Row | None] = {}
             if inserting and self.session.is_serializable:
                 rows = dict.fromkeys(self.session.absent_now(spec, unread))
@@ -175,8 +175,8 @@ class Hierarchy:
                     # Another transaction may have inserted them before they were guarded.
                     rows |= self._locked(spec, absent, absent, exclusive=exclusive)
             self._check_answers(spec, rows)
-            base.fetched(spec, rows, exclusive=exclusive)
-            return base.rows(spec, keys)
+            base.fetched(rows, exclusive=exclusive)
+            return {key: base.rows[key] for key in keys}
 
     def may_ask(self, spec: TableSpec) -> bool:
         """Return whether another predicate may be locked in place of a table."""
@@ -184,7 +184,7 @@ class Hierarchy:
             return (
                 self.asks_predicates
                 and not self.base.is_locked(spec)
-                and len(self.base.predicates(spec)) < _PREDICATES_MAX
+                and len(self.base.of(spec).predicates) < _PREDICATES_MAX
             )
 
     def read_single(self, spec: TableSpec, predicate: Predicate, *, exclusive: bool) -> list[Key]:
@@ -193,25 +193,25 @@ class Hierarchy:
         Returns the keys of all rows that do, at most one more than `KEYS_PINNED_MAX`. One round
         trip.
         """
-        base = self.base
         with self.latch:
+            base = self.base.of(spec)
             row, keys = self.session.lock_single_row(spec, predicate, exclusive=exclusive)
             key = None if row is None else spec.key_of(row)
             # A key that was read as absent stays absent, which the commit checks.
-            if key is not None and base.may_be(spec, key):
+            if key is not None and base.may_be(key):
                 self._check_answers(spec, {key: row})
-                base.fetched(spec, {key: row}, exclusive=exclusive)
+                base.fetched({key: row}, exclusive=exclusive)
             return keys
 
     def asked(self, spec: TableSpec, predicate: Predicate, keys: Collection[Key]) -> None:
         """Note that all rows which satisfy a predicate have been read; see `commit`."""
         with self.latch:
-            self.base.asked(spec, predicate, keys)
+            self.base.of(spec).asked(predicate, keys)
 
     def has_answered(self, spec: TableSpec, rows: Iterable[Row] | None) -> bool:
         """Return whether rows, if they are written, change an answer that was given before."""
         with self.latch:
-            predicates = self.base.predicates(spec)
+            predicates = self.base.of(spec).predicates
             if rows is None:
                 return bool(predicates)
             return any(predicate.covers(row) for row in rows for predicate in predicates)
@@ -221,28 +221,30 @@ class Hierarchy:
 
         Then another process has written them since.
         """
-        predicates = self.base.predicates(spec) if self.session.relies_on_locks else ()
-        for key, row in rows.items() if predicates else ():
-            if row is None or self.base.is_known(spec, key):
+        base = self.base.of(spec)
+        if not (base.predicates and self.session.relies_on_locks):
+            return
+        for key, row in rows.items():
+            if row is None or base.is_known(key):
                 continue
-            if any(predicate.covers(row) for predicate in predicates):
+            if any(predicate.covers(row) for predicate in base.predicates):
                 raise answer_changed(spec, key)
 
     def read_free(
         self, spec: TableSpec, keys: Sequence[Key], *, asker: Hierarchy | None = None
     ) -> dict[Key, Row | None]:
         """Read exclusively without waiting; rows locked by other transactions are left out."""
-        base = self.base
         with self.latch:
-            unread = base.unread(spec, keys, exclusive=True)
+            base = self.base.of(spec)
+            unread = base.unread(keys, exclusive=True)
             rows = self.session.lock_free_rows(spec, unread) if unread else {}
             self._check_answers(spec, rows)
             absent = [key for key, row in rows.items() if row is None]
             if absent:
                 self._guard(spec, absent, exclusive=True)
-            base.fetched(spec, rows, exclusive=True)
+            base.fetched(rows, exclusive=True)
             taken = {key for key in unread if key not in rows}
-            return base.rows(spec, [key for key in keys if key not in taken])
+            return {key: base.rows[key] for key in keys if key not in taken}
 
     def take_back(self, asker: Hierarchy, asked: Mapping[TableSpec, Collection[Key]]) -> None:
         """Do nothing; a `CausalHierarchy` records which hierarchies read through it."""
@@ -255,7 +257,7 @@ class Hierarchy:
             if (
                 len(keys) == 1
                 and self._unguarded(spec, absent, exclusive=exclusive) == keys
-                and self.base.guards(spec) < _GUARDS_MAX
+                and len(self.base.of(spec).guards) < _GUARDS_MAX
             ):
                 rows = self.session.lock_rows(spec, keys, exclusive=exclusive, guarding=True)
                 self.base.guarded(spec, keys, exclusive=exclusive)
@@ -273,7 +275,8 @@ class Hierarchy:
         """Guard the `keys` that are not guarded yet."""
         new = self._unguarded(spec, keys, exclusive=exclusive)
         if new:
-            wanted = None if self.base.guards(spec) + len(new) > _GUARDS_MAX else new
+            guards = len(self.base.of(spec).guards)
+            wanted = None if guards + len(new) > _GUARDS_MAX else new
             # Many keys share the guard of their table, which is always exclusive.
             self.session.guard(spec, wanted, exclusive=exclusive or wanted is None)
             self.base.guarded(spec, wanted, exclusive=exclusive)
@@ -301,24 +304,28 @@ class Hierarchy:
         return question(self.session)
 
     def changes(self, workspace: Rows) -> Sequence[Change]:
-        """Return the write set of a workspace relative to the committed rows."""
-        with self.latch:
-            return [
-                Change(spec, key, committed[key], new, locks and self.base.is_shared(spec, key))
-                for spec, rows in workspace.items()
-                for committed, locks in ((self.base.of(spec), self.session.locks_rows(spec)),)
+        """Return the write set of a workspace relative to the committed rows.
+
+        REQUIRES: the latch.
+        """
+        found: list[Change] = []
+        for spec, rows in workspace.items():
+            base, locks = self.base.of(spec), self.session.locks_rows(spec)
+            found += [
+                Change(spec, key, base.rows[key], new, locks and base.is_shared(key))
                 for key, new in rows.items()
             ]
+        return found
 
     def has_read(self, spec: TableSpec, key: Key) -> bool:
         """Return whether the hierarchy has read the row, or its absence."""
         with self.latch:
-            return key in self.base.of(spec)
+            return key in self.base.of(spec).rows
 
     def forget_rows(self, spec: TableSpec, keys: Collection[Key]) -> None:
         """Have rows read again at the next use. REQUIRES: no workspace of the hierarchy has one."""
         with self.latch:
-            self.base.discard(spec, keys)
+            self.base.of(spec).discard(keys)
 
     def forget(self, *, locks: bool = False) -> None:
         """Have every row read again, because the caller has used the flat transaction.
@@ -377,7 +384,7 @@ class Hierarchy:
             if changes:
                 self.session.flush(changes, child.log)
             for change in changes:
-                self.base.written(change.spec, change.key, change.new)
+                self.base.of(change.spec).wrote(change.key, change.new)
             child.clear()
 
     def commit(self, versions: Workspace) -> None:
@@ -392,7 +399,9 @@ class Hierarchy:
             self.lending.close()
         with self.latch:
             changes = self.changes(versions.rows)
-            self.session.confirm_absent(self.base.absent(but=versions.rows))
+            absent = self.base.absent(but=versions.rows)
+            if absent:
+                self.session.confirm_absent(absent)
             try:
                 self.session.commit(
                     changes,

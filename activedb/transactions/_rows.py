@@ -115,9 +115,9 @@ def _lock_each(t: TransactionNode, spec: TableSpec, keys: Sequence[Key], mode: M
         if spec in run.announced:
             mode = Mode.X
     elif spec not in run.upgraded:
-        base = t.hierarchy.base
+        base = t.hierarchy.base.of(spec)
         for key in keys:
-            if base.is_shared(spec, key):
+            if base.is_shared(key):
                 run.upgraded.add(spec)
                 break
     if mode is Mode.X and keys:

@@ -32,7 +32,7 @@ notes = st.one_of(
 def note(base: Base, step: tuple[Any, ...]) -> None:
     match step:
         case ("fetched", spec, rows, exclusive):
-            base.fetched(spec, rows, exclusive=exclusive)
+            base.of(spec).fetched(rows, exclusive=exclusive)
         case ("guarded", spec, some, exclusive):
             base.guarded(spec, some, exclusive=exclusive or some is None)
         case ("locked", spec):
@@ -43,15 +43,15 @@ def told(base: Base) -> list[Any]:
     """Return all that a base reports."""
     return [
         (
-            dict(base.of(spec)),
-            base.unread(spec, KEYS, exclusive=False),
-            base.unread(spec, KEYS, exclusive=True),
+            dict(base.of(spec).rows),
+            base.of(spec).unread(KEYS, exclusive=False),
+            base.of(spec).unread(KEYS, exclusive=True),
             base.unguarded(spec, KEYS, exclusive=False),
             base.unguarded(spec, KEYS, exclusive=True),
-            base.guards(spec),
+            dict(base.of(spec).guards),
             base.is_locked(spec),
             base.absent(but={}).get(spec, []),
-            [base.is_absent(spec, key) for key in KEYS],
+            [base.of(spec).is_absent(key) for key in KEYS],
         )
         for spec in SPECS
     ]
@@ -85,22 +85,22 @@ def test_going_back_leaves_what_was_known_at_the_mark(
 def test_rows_known_to_be_absent_are_looked_for_again_unless_they_were_written() -> None:
     spec, other = SPECS
     base = Base()
-    base.fetched(spec, {(1,): None, (2,): None, (3,): {"id": 3}}, exclusive=False)
-    base.fetched(other, {(1,): {"id": 1}}, exclusive=False)
+    base.of(spec).fetched({(1,): None, (2,): None, (3,): {"id": 3}}, exclusive=False)
+    base.of(other).fetched({(1,): {"id": 1}}, exclusive=False)
     assert base.absent(but={spec: {(2,): {"id": 2}}}) == {spec: [(1,)]}
-    assert base.unread(spec, KEYS, exclusive=True) == [(0,), (3,)]
-    base.fetched(spec, {(3,): {"id": 3}}, exclusive=True)
-    assert base.unread(spec, KEYS, exclusive=True) == [(0,)]
+    assert base.of(spec).unread(KEYS, exclusive=True) == [(0,), (3,)]
+    base.of(spec).fetched({(3,): {"id": 3}}, exclusive=True)
+    assert base.of(spec).unread(KEYS, exclusive=True) == [(0,)]
 
 
 def test_forgetting_rows_keeps_what_is_locked_unless_the_locks_are_gone() -> None:
     spec = SPECS[0]
     base = Base()
-    base.fetched(spec, {(1,): None}, exclusive=True)
+    base.of(spec).fetched({(1,): None}, exclusive=True)
     base.guarded(spec, [(1,)], exclusive=True)
     base.locked(spec)
     base.forget(locks=False)
-    assert base.unread(spec, [(1,)], exclusive=False) == [(1,)]
+    assert base.of(spec).unread([(1,)], exclusive=False) == [(1,)]
     assert base.absent(but={}) == {}
     assert base.is_locked(spec)
     assert base.unguarded(spec, [(1,)], exclusive=True) == []

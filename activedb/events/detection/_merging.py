@@ -44,7 +44,7 @@ def merged_matches(node: DetectorNode, arrivals: Collection[int]) -> list[Merged
         group = node.groups.by_key.get(key)
         possible = () if group is None else group.possible
         chosen = [p for p in possible if p.entry is not None and p.entry[2] in arrivals]
-        for together in _sharing(chosen) if len(chosen) > 1 else ():
+        for together in _together(node, chosen) if len(chosen) > 1 else ():
             candidate = cumulated([each.candidate for each in together])
             for stage, child in node.sources:
                 bound = _with_merged(child, candidate[stage])
@@ -55,20 +55,26 @@ def merged_matches(node: DetectorNode, arrivals: Collection[int]) -> list[Merged
     return found
 
 
-def _sharing(chosen: list[Possible]) -> Iterator[list[Possible]]:
-    """Yield those matches that have an event in common, also through others: each uses it up."""
-    left = [
-        (each, {leaf for entry in each.entries for leaf in leaves(entry[3])}) for each in chosen
-    ]
+def _together(node: CombinationNode, chosen: list[Possible]) -> Iterator[list[Possible]]:
+    """Yield those matches that are one, also through others.
+
+    They have an event in common, which each uses up, or one step certainly completes them.
+    """
+    events = [{leaf for entry in each.entries for leaf in leaves(entry[3])} for each in chosen]
+    is_one_step = node.ledger.exclusion.is_one_step
+    left = list(range(len(chosen)))
     while left:
-        first, reached = left.pop(0)
-        together = [first]
-        while near := [item for item in left if not reached.isdisjoint(item[1])]:
-            left = [item for item in left if reached.isdisjoint(item[1])]
-            together += [each for each, _ in near]
-            reached = reached.union(*(events for _, events in near))
+        together = [left.pop(0)]
+        for n in together:  # grows
+            near = [
+                m
+                for m in left
+                if not events[n].isdisjoint(events[m]) or is_one_step(chosen[n], chosen[m])
+            ]
+            together += near
+            left = [m for m in left if m not in near]
         if len(together) > 1:
-            yield together
+            yield [chosen[n] for n in together]
 
 
 def _with_merged(child: DetectorNode, bound: tuple[Entry, ...]) -> tuple[Entry, ...]:

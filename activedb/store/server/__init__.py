@@ -23,6 +23,7 @@ from activedb.store.server._patience import (
     forget_limits,
     limited,
     until_s,
+    wait_for_holder,
 )
 from activedb.store.server._plain import (
     ServerFacts,
@@ -111,5 +112,6 @@ __all__ = [
     "translate_errors",
     "until_s",
     "upgrade",
+    "wait_for_holder",
     "xid_of",
 ]

@@ -24,6 +24,7 @@ __all__ = [
     "forget_limits",
     "limited",
     "until_s",
+    "wait_for_holder",
 ]
 
 GRACE_S = 2.0
@@ -118,6 +119,21 @@ def forget_limits() -> None:
         limit = limit.outer
 
 
+def wait_for_holder(lock: threading.RLock) -> bool:
+    """Take a lock that its holder keeps while it waits for the server, and return True.
+
+    Raises
+    ------
+    StatementCancelled
+        If the time limit of this thread's work is reached first.
+    """
+    if not lock.acquire(timeout=bounded_s(threading.TIMEOUT_MAX)):
+        raise StatementCancelled(
+            "the time limit was over while another thread of the transaction waited for the server"
+        )
+    return True
+
+
 class PatientLatch:
     """Re-entrant latch that its holder keeps while it waits for the server."""
 
@@ -135,20 +151,11 @@ class PatientLatch:
         StatementCancelled
             If the time limit of this thread's work is reached first.
         """
-        if self._lock.acquire(blocking=False):
-            return True
-        if not blocking:
-            return False
-        left_s = bounded_s(threading.TIMEOUT_MAX)
-        if not self._lock.acquire(timeout=left_s):
-            raise StatementCancelled(
-                "the time limit was over while another thread of the transaction waited for the "
-                "server"
-            )
-        return True
+        lock = self._lock
+        return lock.acquire(blocking=False) or (blocking and wait_for_holder(lock))
 
     def __enter__(self) -> bool:
-        return self._lock.acquire(blocking=False) or self.acquire()
+        return self._lock.acquire(blocking=False) or wait_for_holder(self._lock)
 
     def __exit__(
         self,

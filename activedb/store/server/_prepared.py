@@ -128,6 +128,7 @@ Step: TypeAlias = tuple[Statement, Mapping[str, Any]]
 
 
 _Process = Callable[[Any], Any] | None
+_Processors: TypeAlias = Mapping[str, tuple[str, _Process]]
 
 
 class StepFailed(Exception):
@@ -480,13 +481,7 @@ def run(connection: Connection, statement: UpdateBase, rows: Sequence[dict[str, 
         prepared.renew()
     sql, processors = _compiled_statement(statement, connection.dialect)
     with converting():
-        bound = [
-            {
-                name: row[key] if process is None else process(row[key])
-                for key, (name, process) in processors.items()
-            }
-            for row in rows
-        ]
+        bound = rows if processors is None else [_bound(processors, row) for row in rows]
         if connection.dialect.name == "sqlite":
             driver: Any = connection.connection.driver_connection
             driver.executemany(sql, bound)
@@ -521,17 +516,12 @@ def _fetched(
 ) -> list[tuple[Any, ...]]:
     dialect = connection.dialect
     sql, processors = _compiled_statement(statement, dialect)
-    rows: list[tuple[Any, ...]]
-    kinds: tuple[int | None, ...]
+    kinds: tuple[int, ...] | None = None
     with converting():
-        bound = {
-            name: values[key] if process is None else process(values[key])
-            for key, (name, process) in processors.items()
-        }
+        bound = values if processors is None else _bound(processors, values)
         if dialect.name == "sqlite":
             driver: Any = connection.connection.driver_connection
-            cursor = driver.execute(sql, bound)
-            rows, kinds = cursor.fetchall(), (None,) * len(cursor.description)
+            rows: list[tuple[Any, ...]] = driver.execute(sql, bound).fetchall()
         else:
             with driver_cursor(connection) as cursor:
                 rows = cursor.execute(sql, bound).fetchall()
@@ -591,14 +581,26 @@ _BY_NAME = SQLiteDialect_pysqlite(paramstyle="named")
 @lru_cache(maxsize=1_024)
 def _compiled_statement(
     statement: UpdateBase | Select[Any], dialect: Dialect
-) -> tuple[str, Mapping[str, tuple[str, _Process]]]:
-    """Return the SQL, and the name and bind processor of each parameter."""
+) -> tuple[str, _Processors | None]:
+    """Return the SQL, and the name and bind processor of each parameter.
+
+    None: the parameters are bound as they are.
+    """
     by_name = _BY_NAME if dialect.name == "sqlite" else dialect
     compiled: Any = statement.compile(dialect=by_name)
     names: Mapping[str, str] = compiled.escaped_bind_names
-    return str(compiled), {
+    found = {
         key: (names.get(key, key), bind.type.dialect_impl(dialect).bind_processor(dialect))
         for key, bind in compiled.binds.items()
+    }
+    is_plain = all(key == name and process is None for key, (name, process) in found.items())
+    return str(compiled), None if is_plain else found
+
+
+def _bound(processors: _Processors, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: values[key] if process is None else process(values[key])
+        for key, (name, process) in processors.items()
     }
 
 
@@ -611,12 +613,20 @@ def _columns_of(statement: Any) -> Iterable[Any]:
 
 @lru_cache(maxsize=1_024)
 def _loaders(
-    statement: Statement, dialect: Dialect, kinds: tuple[int | None, ...]
+    statement: Statement, dialect: Dialect, kinds: tuple[int, ...] | None
 ) -> Mapping[int, Callable[[Any], Any]]:
-    """Return result processors, by position, from the driver's values to SQLAlchemy's types."""
-    columns = _columns_of(statement)
+    """Return result processors, by position, from the driver's values to SQLAlchemy's types.
+
+    Parameters
+    ----------
+    kinds : tuple of int or None
+        The driver's types of the columns; None if it has none.
+    """
+    columns = list(_columns_of(statement))
     found = {
         position: column.type.dialect_impl(dialect).result_processor(dialect, kind)
-        for position, (column, kind) in enumerate(zip(columns, kinds, strict=True))
+        for position, (column, kind) in enumerate(
+            zip(columns, kinds or [None] * len(columns), strict=True)
+        )
     }
     return {position: load for position, load in found.items() if load is not None}

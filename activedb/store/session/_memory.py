@@ -35,7 +35,7 @@ from sqlalchemy.pool import StaticPool
 from activedb.config import Settings
 from activedb.errors import ConfigurationError, LockTimeout, SelfDeadlock, StatementCancelled
 from activedb.store.replication import Slot
-from activedb.store.server import PatientLatch, bounded_s
+from activedb.store.server import bounded_s, wait_for_holder
 from activedb.store.session._flat import Latch
 from activedb.store.session._ownership import NoOwnership
 from activedb.store.session._plain_use import UserConnection
@@ -88,7 +88,9 @@ class MemoryStore(Store):
         # One for all flat transactions, which their turns keep apart: opening a connection takes
         # longer than a small transaction.
         self._flat = engine.connect()
-        _driver(self._flat).execute("PRAGMA foreign_keys = ON")
+        connection: Any = self._flat.connection
+        self._driver = connection.driver_connection  # the one of every connection
+        self._driver.execute("PRAGMA foreign_keys = ON")
 
     def close(self) -> None:
         # SQLite must not be closed under a statement of another thread. A thread that keeps the
@@ -109,9 +111,9 @@ class MemoryStore(Store):
         return known[1]
 
     def migrate(self) -> None:
-        with self.short() as connection:
+        with self.short():
             for statement in _own_tables():
-                _driver(connection).execute(statement)
+                self._driver.execute(statement)
 
     @contextmanager
     def short(self) -> Iterator[Connection]:
@@ -158,7 +160,7 @@ class MemoryStore(Store):
                     if get_ident() == thread:  # otherwise another thread may end the block
                         self._kept = UserConnection(connection, self.interrupt, keeps_all_out=True)
                     if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
-                        _driver(connection).execute("BEGIN")
+                        self._driver.execute("BEGIN")
 
             def executed(_: Connection, cursor: Any, statement: str, *more: Any) -> None:
                 if not turn.is_in_use:  # a statement of ours is sent under the locks of a block
@@ -212,12 +214,11 @@ class MemoryStore(Store):
         assert isinstance(latch, _ConnectionTurn)
         if not latch.writing:
             latch.writing = True
-            _driver(connection).execute("BEGIN")
+            self._driver.execute("BEGIN")
 
     def commit(self, connection: Connection, *, lazily: bool) -> None:
-        driver = _driver(connection)
-        if driver.in_transaction:
-            driver.execute("COMMIT")
+        if self._driver.in_transaction:
+            self._driver.execute("COMMIT")
 
     @contextmanager
     def reader(self) -> Iterator[None]:
@@ -281,7 +282,7 @@ class MemoryStore(Store):
         if sequence is not None:
             start = 1 if sequence.start is None else sequence.start
             step = sequence.increment or 1
-        driver = _driver(connection)
+        driver = self._driver
         last, changes = self._numbers.get((spec.name, name), (start - step, None))
         number = last + step
         if changes != driver.total_changes:  # since then, plain SQL may have numbered rows, too
@@ -294,9 +295,8 @@ class MemoryStore(Store):
     def _roll_back(self, connection: Connection) -> None:
         if connection.closed:  # with the database, under a transaction that is still open
             return
-        driver = _driver(connection)
-        if driver.in_transaction:
-            driver.execute("ROLLBACK")
+        if self._driver.in_transaction:
+            self._driver.execute("ROLLBACK")
 
 
 @lru_cache(maxsize=1_024)
@@ -379,17 +379,13 @@ _WRITTEN = re.compile(
 )
 
 
-def _driver(connection: Connection) -> Any:
-    return connection.connection.driver_connection
-
-
 class _ConnectionTurn:
     """A session's turn on the one connection; kept between uses once it has begun to write."""
 
     def __init__(self, store: MemoryStore, patience_s: float):
         self._store = store
         self._patience_s = patience_s
-        self._threads = PatientLatch()
+        self._threads = threading.RLock()
         self._depth = 0
         self.writing = False
 
@@ -399,7 +395,8 @@ class _ConnectionTurn:
         return self._depth > 0
 
     def acquire(self, blocking: bool = True) -> bool:
-        if not self._threads.acquire(blocking):
+        threads = self._threads
+        if not (threads.acquire(blocking=False) or (blocking and wait_for_holder(threads))):
             return False
         if self._depth == 0 and not self.writing:
             is_ours = False
@@ -407,7 +404,7 @@ class _ConnectionTurn:
                 is_ours = self._store._turn.acquire(False) or (blocking and self._waited())
             finally:  # an interrupt may end the wait
                 if not is_ours:
-                    self._threads.release()
+                    threads.release()
             if not is_ours:
                 return False
         self._depth += 1

@@ -358,7 +358,9 @@ class Session(FlatTransaction):
                 checked = asked if self.relies_on_locks else NOTHING_ASKED
                 for spec in checked:
                     self._owned(spec, loads=False)  # the lock may be lost since the read
-                opening = Opening(changes, checked, self.locks_rows)
+                opening = None
+                if checked or any(change.is_shared for change in changes):
+                    opening = Opening(changes, checked, self.locks_rows)
                 if changes and not (
                     self._flushed or durable or lazily or self._order(changes, log)
                 ):
@@ -384,7 +386,7 @@ class Session(FlatTransaction):
             finally:
                 self.close()
 
-    def _commit(self, last: Sequence[Change], opening: Opening, *, lazily: bool) -> None:
+    def _commit(self, last: Sequence[Change], opening: Opening | None, *, lazily: bool) -> None:
         """Commit, along with the last, still unwritten changes if there are any."""
         try:
             with Use(self, "commit", writing=bool(last)) as connection:
@@ -469,7 +471,9 @@ class Session(FlatTransaction):
 
     def _order(self, changes: Sequence[Change], log: Log) -> _WriteOrder | None:
         """Return how the order of the writes matters; one round trip for each new table."""
-        if len(changes) < 2 and all(None not in rows.values() for _, rows in log[:-1]):
+        if len(changes) < 2 and (
+            len(log) < 2 or all(None not in rows.values() for _, rows in log[:-1])
+        ):
             return None
         specs = {change.spec for change in changes}
         if not self._store.constraints.keys() >= specs:
