@@ -244,13 +244,13 @@ class Prepared:
                 calls.append(_MessagePart(low.send_query_params, (_DROP, None), -1))
             if low.transaction_status == TransactionStatus.IDLE:
                 self._add(calls, self._begin, (), None, -1)
-            for statement, values in steps:
-                plan = self._plans.get(statement) or self._plan(statement)
-                with converting():
+            with converting():
+                for statement, values in steps:
+                    plan = self._plans.get(statement) or self._plan(statement)
                     cells = [values[k] if p is None else p(values[k]) for k, p in plan.parameters]
                     parameters = plan.transformer.dump_sequence(cells, plan.formats)
-                self._add(calls, plan, plan.transformer.types, parameters, at)
-                at += 1
+                    self._add(calls, plan, plan.transformer.types, parameters, at)
+                    at += 1
             if last:
                 self._add(calls, self._commit, (), None, at)
             at = -1

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import psycopg
 from sqlalchemy import ARRAY, BigInteger, Connection, Engine, bindparam, func, text
@@ -39,6 +40,7 @@ __all__ = [
 
 
 _CHANNEL_MAX = 63  # bytes of an identifier at the server
+_SOCKET = "activedb socket"
 
 
 def send_wakeup(connection: Connection, schema: str) -> None:
@@ -327,12 +329,17 @@ class NoLease:
 def has_news(connection: Connection) -> bool:
     """Return whether data or a hang-up has arrived on the connection since the last statement.
 
-    This does not ask the server: an idle connection receives nothing unless it is lost.
+    This does not ask the server: an idle connection receives nothing unless it is lost. Each read
+    of a table comes here, so the poll object is kept. REQUIRES: no other thread is in here with
+    the same connection.
     """
-    driver: psycopg.Connection = connection.connection.driver_connection  # type: ignore[assignment]
-    try:
-        ear = select.poll()
-        ear.register(driver.fileno(), select.POLLIN)
-        return bool(ear.poll(0))
-    except psycopg.Error:
-        return True
+    known = connection.info.get(_SOCKET)
+    if known is None:
+        driver: Any = connection.connection.driver_connection
+        if driver.closed:
+            return True
+        poll = select.poll()
+        poll.register(driver.fileno(), select.POLLIN)
+        known = connection.info[_SOCKET] = driver, poll.poll
+    driver, ready = known
+    return driver.closed or bool(ready(0))
