@@ -71,6 +71,11 @@ class TableBase:
         """Return whether the row was read and is locked for reading only."""
         return self.rows.get(key) is not None and key not in self.exclusive
 
+    def shared(self, keys: Iterable[Key]) -> set[Key]:
+        """Return the `keys` whose rows `is_shared`."""
+        rows, locked = self.rows, self.exclusive
+        return {key for key in keys if key not in locked and rows.get(key) is not None}
+
     def is_known(self, key: Key) -> bool:
         """Return whether a row is locked since it was read, or found by a predicate."""
         return self.rows.get(key) is not None or key in self.answers

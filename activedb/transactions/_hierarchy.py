@@ -311,9 +311,9 @@ class Hierarchy:
         found: list[Change] = []
         for spec, rows in workspace.items():
             base, locks = self.base.of(spec), self.session.locks_rows(spec)
+            shared = base.shared(rows) if locks else ()
             found += [
-                Change(spec, key, base.rows[key], new, locks and base.is_shared(key))
-                for key, new in rows.items()
+                Change(spec, key, base.rows[key], new, key in shared) for key, new in rows.items()
             ]
         return found
 
