@@ -318,6 +318,8 @@ K = TypeVar("K", bound=TransactionNode)
 class _CallerNode(TransactionNode):
     """Transaction that follows the caller's actions, on any thread."""
 
+    __slots__ = ()
+
     @property
     def is_active(self) -> bool:
         """True if it can have children: it has not ended and is not rollback-only."""
@@ -342,6 +344,8 @@ class _CallerNode(TransactionNode):
 class _Block(TransactionNode):
     """Block in a caller's transaction; its commit flushes it, and a refusal undoes it alone."""
 
+    __slots__ = ()
+
     def _delegate(self, parent: TransactionNode) -> None:
         with self.hierarchy.undoing():
             self.hierarchy.check(self.workspace, parent.workspace)
@@ -350,6 +354,8 @@ class _Block(TransactionNode):
 
 class _CallersTransaction(_CallerNode):
     """Caller's transaction; once ready to commit, it waits for the caller's own commit."""
+
+    __slots__ = ()
 
     @property
     def description(self) -> str:
