@@ -42,6 +42,15 @@ def test_transaction_sees_its_own_writes_before_anybody_else(bank: Bank) -> None
     assert bank.committed() == {1: 11, 3: 30}
 
 
+def test_node_keeps_its_attributes_in_slots(bank: Bank) -> None:
+    """With more than 30 attributes elsewhere, each use of one would take longer."""
+    with bank.db.transaction() as t, t.subtransaction() as child:
+        for node in (node_of(t), node_of(child)):
+            assert not hasattr(node, "__dict__")
+    with bank.db.connection() as connection, bank.db.transaction(connection=connection) as t:
+        assert not hasattr(node_of(t), "__dict__")
+
+
 def test_transaction_that_raises_aborts_and_the_error_reaches_the_caller(bank: Bank) -> None:
     with pytest.raises(ZeroDivisionError), bank.db.transaction() as t:
         t.update(bank.accounts, 1, balance=99)
