@@ -508,9 +508,10 @@ def _is_within(one: Any, other: Any, merged: Collection[str]) -> bool:
         return bool(one == other)
     if not isinstance(other, frozenset):
         return False
-    parts = dict(one)
-    return parts.keys() <= dict(other).keys() and all(
-        (name in merged or len(parts.get(name, ())) == len(whole))
-        and all(any(_is_within(each, it, merged) for it in whole) for each in parts.get(name, ()))
-        for name, whole in other
+    ours, theirs = dict(one), dict(other)
+    return ours.keys() <= theirs.keys() and all(
+        (name in merged or len(own) == len(whole))
+        and all(any(_is_within(each, it, merged) for it in whole) for each in own)
+        for name, whole in theirs.items()
+        for own in (ours.get(name, ()),)
     )

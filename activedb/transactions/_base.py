@@ -67,12 +67,8 @@ class TableBase:
         """Return whether there may be a row with the key: it has not been read as absent."""
         return self.rows.get(key, _NOTHING) is not None
 
-    def is_shared(self, key: Key) -> bool:
-        """Return whether the row was read and is locked for reading only."""
-        return self.rows.get(key) is not None and key not in self.exclusive
-
     def shared(self, keys: Iterable[Key]) -> set[Key]:
-        """Return the `keys` whose rows `is_shared`."""
+        """Return the `keys` whose rows were read and are locked for reading only."""
         rows, locked = self.rows, self.exclusive
         return {key for key in keys if key not in locked and rows.get(key) is not None}
 

@@ -114,12 +114,8 @@ def _lock_each(t: TransactionNode, spec: TableSpec, keys: Sequence[Key], mode: M
     if mode is not Mode.X:
         if spec in run.announced:
             mode = Mode.X
-    elif spec not in run.upgraded:
-        base = t.hierarchy.base.of(spec)
-        for key in keys:
-            if base.is_shared(key):
-                run.upgraded.add(spec)
-                break
+    elif spec not in run.upgraded and t.hierarchy.base.of(spec).shared(keys):
+        run.upgraded.add(spec)
     if mode is Mode.X and keys:
         will_declare(t, spec)
     for key in keys:

@@ -260,8 +260,7 @@ class Session(FlatTransaction):
         SelfDeadlock
             If plain SQL on the same thread did, in memory.
         """
-        if keys:
-            self._check_plain_writes()  # it knows of which thread
+        self._check_plain_writes()  # it knows of which thread
         for spec in () if self.is_serializable else keys:
             found = self.lock_rows(spec, keys[spec], exclusive=False)
             for key, row in found.items():
@@ -471,9 +470,7 @@ class Session(FlatTransaction):
 
     def _order(self, changes: Sequence[Change], log: Log) -> _WriteOrder | None:
         """Return how the order of the writes matters; one round trip for each new table."""
-        if len(changes) < 2 and (
-            len(log) < 2 or all(None not in rows.values() for _, rows in log[:-1])
-        ):
+        if len(changes) < 2 and all(None not in rows.values() for _, rows in log[:-1]):
             return None
         specs = {change.spec for change in changes}
         if not self._store.constraints.keys() >= specs:
