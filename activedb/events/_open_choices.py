@@ -29,7 +29,7 @@ from activedb.events._expressions import (
 )
 from activedb.events._expressions import Sequence as Sequence_
 from activedb.events._occurrence import Occurrence, leaves
-from activedb.events._possibility import Possibility, is_merging
+from activedb.events._possibility import Possibility
 from activedb.events._undecided import (
     Rivals,
     Undecided,
@@ -45,7 +45,13 @@ from activedb.events.detection._merging import Merged, merged_matches
 from activedb.events.detection._moment import DECISION, Moment
 from activedb.events.detection._node import DetectorNode, DetectorState
 from activedb.events.detection._state import StateReader, StateWriter
-from activedb.events.detection._traits import durations_of, is_timed, reads, remembers
+from activedb.events.detection._traits import (
+    durations_of,
+    is_merging,
+    is_timed,
+    reads,
+    remembers,
+)
 from activedb.functions import checked_result
 
 __all__ = ["OpenChoices"]

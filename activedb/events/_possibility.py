@@ -37,10 +37,16 @@ from activedb.events._occurrence import Occurrence, leaves, precedes
 from activedb.events._schedules import Schedule
 from activedb.events._witnesses import Decision, ExactDetector, WorldChecker
 from activedb.events.detection._journal import Journal
-from activedb.events.detection._traits import durations_of, reads, remembers
+from activedb.events.detection._traits import (
+    durations_of,
+    is_merging,
+    merges,
+    reads,
+    remembers,
+)
 from activedb.events.terms import Term
 
-__all__ = ["Possibility", "Span", "is_merging", "merges"]
+__all__ = ["Possibility", "Span"]
 
 
 _EVENTS_MAX = 8
@@ -50,19 +56,6 @@ _MOMENTS_MAX = 128
 
 Span = tuple[int | None, int]
 """The first time that a detector is told, and the time to which it is advanced."""
-
-
-def is_merging(expression: Expression) -> bool:
-    """Return whether a match may be merged of several candidates: the cumulative context."""
-    return any(map(merges, walk(expression)))
-
-
-def merges(expression: Expression) -> bool:
-    """Return whether this expression itself merges its candidates."""
-    return (
-        isinstance(expression, Combination | Periodic)
-        and expression.consumption is Context.CUMULATIVE
-    )
 
 
 class Possibility:

@@ -34,8 +34,9 @@ from activedb.events import (
     seq,
     walk,
 )
-from activedb.events._possibility import Possibility, is_merging
-from activedb.events._possibility import merges as merges_itself
+from activedb.events._possibility import Possibility
+from activedb.events.detection._traits import is_merging
+from activedb.events.detection._traits import merges as merges_itself
 from tests.drawing import SCALE
 from tests.drawing import drawn as source
 
@@ -464,6 +465,36 @@ def test_candidates_of_a_cumulative_query_in_another_are_merged_as_that_would_me
         (match,) = detector.resolve(choice.identity, [0, 1])
         (inner,) = match.parts["Q"]
         assert [o.params["n"] for o in inner.parts["A"]] == [0, 1]
+
+
+A, B, C, N = map(event, "ABCN")
+AT_ONCE = seq(B, ~N).within(2).context("cumulative")
+"""Merges the B's of one moment."""
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    {
+        "strict": seq(A, AT_ONCE).selecting("strict"),
+        "strict, by time": seq(A, AT_ONCE, ~N).within(5).selecting("strict").skipping("to_next"),
+        "strict, by an event": seq(A, seq(B, C).context("cumulative")).selecting("strict"),
+        "negated": seq(A, ~event("B", alias="M"), seq(B, C).context("cumulative")),
+        "predicate": seq(A, AT_ONCE).where(lambda m: len(m["B"]) == 2),
+        "predicate of all": all_of(A, AT_ONCE).where(lambda m: len(m["B"]) == 2),
+    }.items(),
+    ids=lambda item: item[0],
+)
+def test_what_only_merged_candidates_fulfil_may_be_chosen(pattern: tuple[str, Any]) -> None:
+    """Neither B is between A and the match of both."""
+    detector = Detector(pattern[1].context("cumulative"))
+    events = [at("A", 0, 1, n=0), at("B", 2, 3, n=1), at("B", 3, 3, n=2), at("C", 3, 4, n=3)]
+    for o in events:
+        assert detector.feed(o) == []
+    assert detector.advance(END_US) == []
+    (choice,) = detector.undecided
+    assert [[o.params["n"] for o in c["B"]] for c in choice.candidates] == [[1], [2]]
+    (match,) = detector.resolve(choice.identity, [0, 1])
+    assert [o.params["n"] for o in match.parts["B"]] == [1, 2]
 
 
 def with_a(choice: Undecided, number: int) -> int:

@@ -258,29 +258,45 @@ class Backtracking:
         for (_, a), (_, b) in pairwise(path):
             if not (relation.precedes(a[3], b[3]) and self._is_surely_close(a[3], b[3])):
                 doubts.append((a[3], b[3]))
-        negated = self._negated(path, is_closed=is_closed)
+        growing = self._growing(path)
+        negated = self._negated(path, is_closed=is_closed, growing=growing)
         if negated is None:
             return None
         doubts += negated
         if layout.is_picky:
-            between = self._between(path)
+            between = self._between(path, growing)
             if between is None:
                 return None
             doubts += between
         candidate = self._candidate(path)
-        if not self._holds(candidate, path):
+        holds = self._holds(candidate, path)
+        if not holds and not growing:
             return None
+        is_certain = holds and not doubts
         return Possible(
-            candidate, is_certain=not doubts, doubts=dict.fromkeys(doubts), is_closed=is_closed
+            candidate,
+            is_certain=is_certain,
+            doubts=dict.fromkeys(doubts),
+            is_closed=is_closed,
+            is_early=bool(growing) and not is_certain,
         )
 
-    def _negated(self, path: Path, *, is_closed: bool) -> list[Doubt] | None:
-        """Return the doubts about forbidden events in the path; None: one lies there for sure."""
+    def _growing(self, path: Path) -> frozenset[tuple[str, str]]:
+        stages = self.layout.stages
+        return self.shared.growing((stages[number], entry) for number, entry in path)
+
+    def _negated(
+        self, path: Path, *, is_closed: bool, growing: Container[tuple[str, str]]
+    ) -> list[Doubt] | None:
+        """Return the doubts about forbidden events in the path; None: one lies there for sure.
+
+        An event of the keys in `growing` may turn out to be in a constituent.
+        """
         chain = [entry[3] for _, entry in path]
         found: list[Doubt] = []
         for x, gaps, is_reached in self._gaps(path, is_closed=is_closed):
             may_lie, may_lie_elsewhere, at = self._may_lie(x, chain, gaps)
-            if not may_lie_elsewhere and is_reached:
+            if not may_lie_elsewhere and is_reached and x.key not in growing:
                 return None
             if may_lie:
                 found.append((x, chain[at]))
@@ -350,8 +366,11 @@ class Backtracking:
         beside = at if at < count and not relation.precedes(x, chain[at]) else max(at - 1, 0)
         return bool(lying), at_once or not places or not places <= gaps, beside
 
-    def _between(self, path: Path) -> list[Doubt] | None:
-        """Return the doubts about events between neighbours; None: one lies there for sure."""
+    def _between(self, path: Path, growing: Container[tuple[str, str]]) -> list[Doubt] | None:
+        """Return the doubts about events between neighbours; None: one lies there for sure.
+
+        An event of the keys in `growing` may turn out to be in a constituent.
+        """
         relation, layout = self.relation, self.layout
         found: list[Doubt] = []
         own = {leaf for _, entry in path for leaf in leaves(entry[3])}
@@ -378,7 +397,8 @@ class Backtracking:
                     if not may:
                         continue
                     surely = surely and is_sure
-                if surely and x[2] < YET_TO_BE_FED and x[2] not in self.shared.doubtful:
+                is_decided = x[2] < YET_TO_BE_FED and x[2] not in self.shared.doubtful
+                if surely and is_decided and x[3].key not in growing:
                     return None
                 found.append((x[3], before[3] if not surely else after[3]))
         return found
@@ -412,7 +432,8 @@ class Backtracking:
         predicates = layout.predicates
         path = [*prefix, (number, entry)]
         if is_last and layout.begins_negated:
-            negated = self._negated(path, is_closed=False)
+            growing = self._growing(path)
+            negated = self._negated(path, is_closed=False, growing=growing)
             if negated is None:
                 return False, False
             surely = surely and not negated

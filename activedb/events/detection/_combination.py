@@ -406,7 +406,7 @@ class CombinationNode(DetectorNode):
         is_kept = self._negates_clock or (self.needs_used and self.sources)
         if found and is_kept and self.is_blind():
             for each in found:
-                each.is_certain, each.is_early = False, each.is_certain
+                each.is_certain, each.is_early = False, each.is_early or each.is_certain
         if len(found) > 1:
             for each in sorted(found, key=lambda each: self.order(each.candidate)):
                 each.arrival = next(self.shared.arrivals)

@@ -127,15 +127,41 @@ class ConjunctionNode(CombinationNode):
         waiting: Sequence[Waiting] | None = None,
     ) -> Iterator[Possible]:
         """Yield candidates with `own` at a stage, and the distances on which they depend."""
-        relation, window_us = self.shared.policy.relation, self.window_us
         for candidate in self._candidates(group, own, at_stage, moment, waiting):
-            doubts: list[Doubt] = []
-            if window_us is not None:
-                inner = [entry[3] for entry in constituents(candidate)]
-                for a, b in permutations(inner, 2):
-                    if relation.ends(b)[1] - relation.begins(a)[0] > window_us:
-                        doubts.append((a, b))
-            yield Possible(candidate, is_certain=not doubts, doubts=doubts)
+            yield self._judged(candidate, moment, is_trial=waiting is not None)
+
+    def _judged(self, candidate: Candidate, moment: Moment, *, is_trial: bool) -> Possible:
+        relation, window_us = self.shared.policy.relation, self.window_us
+        doubts: list[Doubt] = []
+        if window_us is not None:
+            inner = [entry[3] for entry in constituents(candidate)]
+            for a, b in permutations(inner, 2):
+                if relation.ends(b)[1] - relation.begins(a)[0] > window_us:
+                    doubts.append((a, b))
+        is_early = self._grows(candidate) and not self._holds(candidate, moment, is_trial=is_trial)
+        return Possible(
+            candidate,
+            is_certain=not doubts and not is_early,
+            doubts=doubts,
+            is_early=is_early,
+        )
+
+    def judged_again(
+        self, group: EntryGroup, possible: Possible, moment: Moment
+    ) -> Possible | None:
+        if self.predicates.readings:
+            return possible  # they have read the store as it was
+        if not self._holds(possible.candidate, moment, is_trial=False):
+            return possible if self._grows(possible.candidate) else None
+        found = self._judged(possible.candidate, moment, is_trial=False)
+        found.lost_rival = possible.lost_rival
+        found.ends = possible.ends
+        return found if possible.entry is None else found.at(possible.entry)
+
+    def _grows(self, candidate: Candidate) -> bool:
+        """Return whether constituents may turn out to contain more events than they do."""
+        bound = zip(self.stages, candidate, strict=True)
+        return bool(self.shared.growing((stage, entry) for stage, entry in bound if entry))
 
     def unfed(
         self,
@@ -196,7 +222,10 @@ class ConjunctionNode(CombinationNode):
         def choose(number: int, bound: int, taken: frozenset[int]) -> Iterator[Candidate]:
             if number == count:
                 candidate = tuple(chosen)
-                if self._holds(candidate, moment, is_trial=waiting is not None):
+                is_trial = waiting is not None
+                if self._is_near(candidate) and (
+                    self._holds(candidate, moment, is_trial=is_trial) or self._grows(candidate)
+                ):
                     yield candidate
                 return
             # `own` must be one of the constituents.
@@ -216,19 +245,22 @@ class ConjunctionNode(CombinationNode):
 
         yield from choose(0, 0, frozenset())
 
+    def _is_near(self, candidate: Candidate) -> bool:
+        """Return whether the window allows the candidate."""
+        if self.window_us is None:
+            return True
+        inner = [entry[3] for entry in constituents(candidate)]
+        relation = self.shared.policy.relation
+        if self.shared.is_inexact:
+            # The shortest possible duration.
+            begin_us = min([relation.begins(o)[1] for o in inner])
+            end_us = max([relation.ends(o)[0] for o in inner])
+        else:
+            begin_us = min([o.low_us for o in inner])
+            end_us = max([o.high_us for o in inner])
+        return end_us - begin_us <= self.window_us
+
     def _holds(self, candidate: Candidate, moment: Moment, *, is_trial: bool) -> bool:
-        if self.window_us is not None:
-            inner = [entry[3] for entry in constituents(candidate)]
-            relation = self.shared.policy.relation
-            if self.shared.is_inexact:
-                # The shortest possible duration.
-                begin_us = min([relation.begins(o)[1] for o in inner])
-                end_us = max([relation.ends(o)[0] for o in inner])
-            else:
-                begin_us = min([o.low_us for o in inner])
-                end_us = max([o.high_us for o in inner])
-            if end_us - begin_us > self.window_us:
-                return False
         if self.predicates.is_empty:
             return True
         parts = parts_of(candidate, self.stages)

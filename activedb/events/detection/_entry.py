@@ -104,9 +104,21 @@ class Stage:
         True if its entries are primitive events.
     names : tuple of str
         All part names that it can contribute.
+    merged_keys : frozenset of (str, str)
+        The keys of the part's events, if several open occurrences of it may turn out to be one
+        (the context cumulative); otherwise empty.
     """
 
-    __slots__ = ("greedy", "is_primitive", "kleene", "maximum", "minimum", "name", "names")
+    __slots__ = (
+        "greedy",
+        "is_primitive",
+        "kleene",
+        "maximum",
+        "merged_keys",
+        "minimum",
+        "name",
+        "names",
+    )
 
     def __init__(
         self,
@@ -118,6 +130,7 @@ class Stage:
         maximum: int | None = 1,
         greedy: bool = True,
         is_primitive: bool = True,
+        merged_keys: frozenset[tuple[str, str]] = frozenset(),
     ):
         self.name = name
         self.names = names
@@ -126,6 +139,7 @@ class Stage:
         self.maximum = maximum
         self.greedy = greedy
         self.is_primitive = is_primitive
+        self.merged_keys = merged_keys
 
 
 Doubt = tuple[Occurrence, Occurrence]
@@ -144,7 +158,7 @@ class Possible:
         True if it is a candidate in every order, provided that its constituents occur.
     is_early : bool
         True if it was judged, and is not certain, while parts of the expression might still make
-        occurrences that matter; it is judged again.
+        occurrences that matter, or merge some; it is judged again.
     doubts : tuple of (Occurrence, Occurrence)
         The pairs of events on which `is_certain` depends.
     is_closed : bool

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from activedb.events._expressions import Expression
 from activedb.events._occurrence import Occurrence
-from activedb.events.detection._entry import Entry
+from activedb.events.detection._entry import Entry, Stage
 from activedb.events.detection._journal import Journal, add, assign, delete
 from activedb.events.detection._moment import Moment, Timers
 
@@ -134,6 +134,16 @@ class DetectorState:
     def need(self, arrival: int, others: list[int], journal: Journal) -> None:
         """Record that an occurrence is only made if one of `others` is."""
         assign(self.needs, arrival, others, journal)
+
+    def growing(self, path: Iterable[tuple[Stage, Entry]]) -> frozenset[tuple[str, str]]:
+        """Return the keys of events that constituents may turn out to contain besides their own.
+
+        An open occurrence of a cumulative part may be merged with others.
+        """
+        if not self.doubtful:
+            return frozenset()
+        keys = [stage.merged_keys for stage, entry in path if entry[2] in self.doubtful]
+        return frozenset[tuple[str, str]]().union(*keys)
 
     def decide(self, arrival: int, journal: Journal, *, is_made: bool) -> None:
         """Decide a doubtful occurrence, and so those that follow or need it: made, or not made."""

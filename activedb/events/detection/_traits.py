@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from activedb.events._choices import Context, Selection, SkipTo
 from activedb.events._expressions import (
+    Combination,
     Conjunction,
     Disjunction,
     Expression,
@@ -28,8 +29,10 @@ __all__ = [
     "durations_of",
     "ends_by_time",
     "horizon_of",
+    "is_merging",
     "is_timed",
     "lasting_us",
+    "merges",
     "reads",
     "remembers",
     "stage_of",
@@ -157,7 +160,12 @@ def stage_of(part: Expression) -> Stage:
         )
     alternatives = primitives_of((part,))
     names = part.names
-    return Stage(names[0], names, is_primitive=alternatives is not None)
+    return Stage(
+        names[0],
+        names,
+        is_primitive=alternatives is not None,
+        merged_keys=part.keys if is_merging(part) else frozenset(),
+    )
 
 
 def primitives_of(parts: Iterable[Expression]) -> list[Primitive] | None:
@@ -283,6 +291,19 @@ def remembers(expression: Expression) -> bool:
     return (
         isinstance(expression, Sequence | Conjunction)
         and expression.consumption is not Context.UNRESTRICTED
+    )
+
+
+def is_merging(expression: Expression) -> bool:
+    """Return whether a match may be merged of several candidates: the cumulative context."""
+    return any(map(merges, walk(expression)))
+
+
+def merges(expression: Expression) -> bool:
+    """Return whether this expression itself merges its candidates."""
+    return (
+        isinstance(expression, Combination | Periodic)
+        and expression.consumption is Context.CUMULATIVE
     )
 
 
