@@ -17,6 +17,36 @@ V = TypeVar("V")
 _NOTHING: Any = object()
 
 
+class _Journal:
+    """Additions to dictionaries, with what undoes those since a mark."""
+
+    __slots__ = ("_undo",)
+
+    def __init__(self) -> None:
+        self._undo: list[tuple[dict[Any, Any], Any, Any]] | None = None
+
+    def mark(self) -> None:
+        assert self._undo is None
+        self._undo = []
+
+    def go_back(self) -> None:
+        assert self._undo is not None
+        for where, key, before in reversed(self._undo):
+            if before is _NOTHING:
+                del where[key]
+            else:
+                where[key] = before
+
+    def drop_mark(self) -> None:
+        self._undo = None
+
+    def put(self, where: dict[K, V], what: Mapping[K, V]) -> None:
+        """Add entries to a dictionary."""
+        if self._undo is not None:
+            self._undo += [(where, key, where.get(key, _NOTHING)) for key in what]
+        where.update(what)
+
+
 class TableBase:
     """Record of the rows, locks and guards of one table.
 
@@ -39,18 +69,18 @@ class TableBase:
     """
 
     __slots__ = (
-        "_base",
         "answers",
         "exclusive",
         "guards",
         "has_absent",
         "predicates",
+        "put",
         "rows",
         "written",
     )
 
-    def __init__(self, base: Base) -> None:
-        self._base = base
+    def __init__(self, journal: _Journal) -> None:
+        self.put = journal.put
         self.predicates: dict[Predicate, frozenset[Key]] = {}
         self.written: dict[Key, bool] = {}
         self.answers: dict[Key, bool] = {}
@@ -87,7 +117,7 @@ class TableBase:
 
     def fetched(self, rows: Mapping[Key, Row | None], *, exclusive: bool) -> None:
         """Note committed rows; existing ones are locked there, unless it is SERIALIZABLE."""
-        put = self._base.put
+        put = self.put
         put(self.rows, rows)
         if exclusive:
             put(self.exclusive, dict.fromkeys(rows, True))
@@ -96,14 +126,14 @@ class TableBase:
 
     def wrote(self, key: Key, row: Row | None) -> None:
         """Note the version of a row that the hierarchy has written on the server."""
-        put = self._base.put
+        put = self.put
         for where in (self.exclusive, self.written):
             put(where, {key: True})
         put(self.rows, {key: row})
 
     def asked(self, predicate: Predicate, keys: Collection[Key]) -> None:
         """Note that all rows which satisfy a predicate have been read, and are locked."""
-        put = self._base.put
+        put = self.put
         known = self.predicates.get(predicate, frozenset())
         put(self.predicates, {predicate: known.union(keys)})
         put(self.answers, dict.fromkeys(keys, True))
@@ -137,13 +167,14 @@ class Base:
         self._tables: dict[TableSpec, TableBase] = {}
         self._locked: dict[TableSpec, bool] = {}
         self._guarded: dict[TableSpec, bool] = {}
-        self._journal: list[tuple[dict[Any, Any], Any, Any]] | None = None
+        # Of all tables: a reference to the base itself would leave both to the garbage collector.
+        self._journal = _Journal()
 
     def of(self, spec: TableSpec) -> TableBase:
         """Return the record of a table."""
         table = self._tables.get(spec)
         if table is None:
-            table = self._tables[spec] = TableBase(self)
+            table = self._tables[spec] = TableBase(self._journal)
         return table
 
     def absent(self, but: Mapping[TableSpec, Collection[Key]]) -> dict[TableSpec, list[Key]]:
@@ -162,11 +193,16 @@ class Base:
 
         A row that was read since, and is not among them, does not: see `Hierarchy.read`.
         """
-        return {
-            spec: {each: keys.union(t.written) for each, keys in t.predicates.items()}
-            for spec, t in self._tables.items()
-            if t.predicates
-        }
+        found: dict[TableSpec, Mapping[Predicate, Collection[Key]]] = {}
+        for spec, t in self._tables.items():
+            if t.predicates:
+                found[spec] = {each: keys.union(t.written) for each, keys in t.predicates.items()}
+        return found
+
+    def is_any_shared(self, spec: TableSpec, keys: Iterable[Key]) -> bool:
+        """Return whether rows were read before, and are locked for reading only."""
+        table = self._tables.get(spec)
+        return table is not None and bool(table.shared(keys))
 
     # -- locks -----------------------------------------------------------------------------
 
@@ -180,9 +216,9 @@ class Base:
     def guarded(self, spec: TableSpec, keys: Iterable[Key] | None, *, exclusive: bool) -> None:
         """Note guards of keys; None notes the guard of all keys of the table."""
         if keys is None:
-            self.put(self._guarded, {spec: True})
+            self._journal.put(self._guarded, {spec: True})
         else:
-            self.put(self.of(spec).guards, dict.fromkeys(keys, exclusive))
+            self._journal.put(self.of(spec).guards, dict.fromkeys(keys, exclusive))
 
     def is_locked(self, spec: TableSpec) -> bool:
         """Return whether the whole table is locked on the server."""
@@ -190,7 +226,7 @@ class Base:
 
     def locked(self, spec: TableSpec) -> None:
         """Note that the whole table is locked on the server."""
-        self.put(self._locked, {spec: True})
+        self._journal.put(self._locked, {spec: True})
 
     # -- undo ------------------------------------------------------------------------------
 
@@ -204,24 +240,12 @@ class Base:
 
     def mark(self) -> None:
         """Set a mark, so that later entries can be undone; only one mark may be set at a time."""
-        assert self._journal is None
-        self._journal = []
+        self._journal.mark()
 
     def go_back(self) -> None:
         """Undo the entries since the mark."""
-        assert self._journal is not None
-        for where, key, before in reversed(self._journal):
-            if before is _NOTHING:
-                del where[key]
-            else:
-                where[key] = before
+        self._journal.go_back()
 
     def drop_mark(self) -> None:
         """Remove the mark, and with it the record for the undo."""
-        self._journal = None
-
-    def put(self, where: dict[K, V], what: Mapping[K, V]) -> None:
-        """Add entries to one of its dictionaries, or of a table's."""
-        if self._journal is not None:
-            self._journal += [(where, key, where.get(key, _NOTHING)) for key in what]
-        where.update(what)
+        self._journal.drop_mark()

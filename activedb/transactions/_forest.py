@@ -366,7 +366,7 @@ class Forest:
     def _pass_on(self, node: TransactionNode, *, committed: bool) -> None:
         """Pass on or release the locks of a node that has ended, after its dependents have."""
         parent, hierarchy = node.parent, node.hierarchy
-        if parent is None and committed:
+        if hierarchy.detectors and parent is None and committed:
             now_s = time.monotonic()
             for rule in hierarchy.detectors:
                 self.detectors[rule] = now_s  # before the next hierarchy gets the lock

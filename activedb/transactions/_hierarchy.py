@@ -167,16 +167,18 @@ class Hierarchy:
                 rows = dict.fromkeys(self.session.absent_now(spec, unread))
                 unread = [key for key in unread if key not in rows]
             if unread:
-                rows |= self._locked(spec, unread, absent, exclusive=exclusive)
+                found = self._locked(spec, unread, absent, exclusive=exclusive)
+                rows = {**rows, **found} if rows else found
             if None in rows.values():
                 absent = [key for key, row in rows.items() if row is None]
                 absent = self._unguarded(spec, absent, exclusive=exclusive)
                 if absent:
                     # Another transaction may have inserted them before they were guarded.
                     rows |= self._locked(spec, absent, absent, exclusive=exclusive)
-            self._check_answers(spec, rows)
+            if base.predicates:
+                self._check_answers(spec, rows)
             base.fetched(rows, exclusive=exclusive)
-            return {key: base.rows[key] for key in keys}
+            return rows if len(rows) == len(keys) else {key: base.rows[key] for key in keys}
 
     def may_ask(self, spec: TableSpec) -> bool:
         """Return whether another predicate may be locked in place of a table."""

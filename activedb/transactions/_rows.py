@@ -114,9 +114,9 @@ def _lock_each(t: TransactionNode, spec: TableSpec, keys: Sequence[Key], mode: M
     if mode is not Mode.X:
         if spec in run.announced:
             mode = Mode.X
-    elif spec not in run.upgraded and t.hierarchy.base.of(spec).shared(keys):
+    elif spec not in run.upgraded and t.hierarchy.base.is_any_shared(spec, keys):
         run.upgraded.add(spec)
-    if mode is Mode.X and keys:
+    if spec in t.forest.asked and mode is Mode.X and keys:
         will_declare(t, spec)
     for key in keys:
         lock(t, (spec.name, key), mode)

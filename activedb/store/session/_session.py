@@ -213,8 +213,11 @@ class Session(FlatTransaction):
             try:
                 with sphere.laid_over(connection):
                     return rows_of(connection, statement, parameters)
-            except (Unlocked, UnsupportedStatement) as refused:
-                failure: Exception = refused
+            except Unlocked as refused:
+                # Not an error yet. SQLAlchemy's frames in the traceback refer to it in turn.
+                failure: Exception = refused.with_traceback(None)
+            except UnsupportedStatement as refused:
+                failure = refused
             except (DBAPIError, ResourceClosedError):
                 raise
             except StatementError as error:
@@ -225,7 +228,10 @@ class Session(FlatTransaction):
                 failure.__cause__ = error
             finally:
                 self._may_have_written |= sphere.may_write
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # its traceback refers to this frame
 
     def next_number(self, spec: TableSpec, name: str) -> int | None:
         """Return the next number of a column that the database numbers; None if it has none."""
@@ -352,7 +358,8 @@ class Session(FlatTransaction):
         """
         with self._latch:
             try:
-                self._check_plain_writes()
+                if self._plain_writes:
+                    self._check_plain_writes()
                 last: Sequence[Change] = ()
                 checked = asked if self.relies_on_locks else NOTHING_ASKED
                 for spec in checked:
