@@ -497,6 +497,21 @@ def test_what_only_merged_candidates_fulfil_may_be_chosen(pattern: tuple[str, An
     assert [o.params["n"] for o in match.parts["B"]] == [1, 2]
 
 
+@pytest.mark.parametrize("context", ["cumulative", "unrestricted"])
+@pytest.mark.parametrize("w", [1, 2])
+def test_later_of_two_constituents_gives_the_parameter_not_that_with_the_later_reading(
+    w: int, context: str
+) -> None:
+    expression = all_of(seq(many(C, 2, 2)).context(context), event("D")).same("w")
+    detector = Detector(expression.context(context))
+    for o in (at("D", 1, 1, w=w), at("C", 3, 4, w=1), at("C", 3, 5, w=2)):
+        assert detector.feed(o) == []
+    assert detector.advance(END_US) == []
+    (choice,) = detector.undecided
+    (candidate,) = choice.candidates
+    assert set(candidate) == {"C", "D"}
+
+
 def with_a(choice: Undecided, number: int) -> int:
     return next(
         n for n, c in enumerate(choice.candidates) if [o.params["n"] for o in c["A"]] == [number]

@@ -461,13 +461,21 @@ class CombinationNode(DetectorNode):
 
     def occurrence_of(self, possible: Possible) -> Entry:
         """Return the composite occurrence of a possible match."""
-        candidate = possible.candidate
-        if self.chooser.cumulates:
-            candidate = cumulated([candidate])
+        candidate = self._of_context(possible.candidate)
         end_us, stamp = None, None
         if possible.is_closed:
             end_us, stamp = self.window_end(possible.entries[0][3])
         return self.occurrence(candidate, end_us, stamp, possible.arrival)
+
+    def _of_context(self, candidate: Candidate) -> Candidate:
+        """Return a candidate as the context makes it; cumulative: with a tuple for each part.
+
+        The order stays: it may not be that of the readings, as `cumulated` has it, and the last
+        constituents decide about parameters and predicates.
+        """
+        if not self.chooser.cumulates:
+            return candidate
+        return tuple([tuple(constituents((bound,))) for bound in candidate])
 
     def window_end(self, first: Occurrence) -> tuple[int, AccuracyInterval | None]:
         """Return the end of the window that begins with an occurrence, and its interval."""
@@ -482,7 +490,7 @@ class CombinationNode(DetectorNode):
 
     def parts_of(self, candidate: Candidate) -> dict[str, Any]:
         """Return the parts of the match that a candidate makes."""
-        return self._parts(cumulated([candidate]) if self.chooser.cumulates else candidate)
+        return self._parts(self._of_context(candidate))
 
     # -- made matches ------------------------------------------------------------------------
 

@@ -11,7 +11,14 @@ from activedb.events._choices import Context, SkipTo
 from activedb.events._expressions import Conjunction
 from activedb.events._undecided import Rivals
 from activedb.events.detection._choice import covers, cumulated
-from activedb.events.detection._entry import Entry, Possible, constituents, leaves, place_of
+from activedb.events.detection._entry import (
+    Candidate,
+    Entry,
+    Possible,
+    constituents,
+    leaves,
+    place_of,
+)
 from activedb.events.detection._journal import Journal, add
 
 if TYPE_CHECKING:
@@ -129,6 +136,27 @@ class Exclusion:
             (self.is_picky and self._may_have_same_ends(r, c))
             or (self.skip is not SkipTo.NONE and self._skips(r, c))
         )
+
+    # -- merging -----------------------------------------------------------------------------
+
+    def merged(self, step: Iterable[Possible]) -> Candidate:
+        """Return the candidate that merges those of a step: the events of each part, in order.
+
+        Where the order is uncertain, it is that of the readings.
+        """
+        candidate = cumulated([each.candidate for each in step])
+        return tuple([tuple(self._in_order(bound)) for bound in candidate])
+
+    def _in_order(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """Yield entries as given, but each after those that are certainly before it."""
+        precedes = self.relation.precedes
+        left = list(entries)
+        while left:
+            first = next(
+                (e for e in left if not any(precedes(other[3], e[3]) for other in left)), left[0]
+            )
+            left.remove(first)
+            yield first
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -509,11 +537,8 @@ class Ledger:
         for each in step:
             if each.entry is not None:
                 self.shared.decide(each.entry[2], journal, is_made=False)
-        found = Possible(
-            cumulated([each.candidate for each in step]),
-            is_certain=True,
-            is_closed=step[0].is_closed,
-        )
+        candidate = self.exclusion.merged(step)
+        found = Possible(candidate, is_certain=True, is_closed=step[0].is_closed)
         found.ends = step[0].ends
         return found
 

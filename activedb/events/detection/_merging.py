@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
-from activedb.events.detection._choice import cumulated
 from activedb.events.detection._combination import CombinationNode
 from activedb.events.detection._entry import Entry, Possible, leaves, place_of
 from activedb.events.detection._primitive import DisjunctionNode, QueryNode
@@ -45,7 +44,7 @@ def merged_matches(node: DetectorNode, arrivals: Collection[int]) -> list[Merged
         possible = () if group is None else group.possible
         chosen = [p for p in possible if p.entry is not None and p.entry[2] in arrivals]
         for together in _together(node, chosen) if len(chosen) > 1 else ():
-            candidate = cumulated([each.candidate for each in together])
+            candidate = node.ledger.exclusion.merged(together)
             for stage, child in node.sources:
                 bound = _with_merged(child, candidate[stage])
                 candidate = (*candidate[:stage], bound, *candidate[stage + 1 :])
