@@ -512,6 +512,26 @@ def test_later_of_two_constituents_gives_the_parameter_not_that_with_the_later_r
     assert set(candidate) == {"C", "D"}
 
 
+@pytest.mark.parametrize("join", [all_of, seq])
+@pytest.mark.parametrize("last", [1, 2])
+@pytest.mark.parametrize("is_query", [True, False])
+def test_predicate_that_sees_the_order_of_merged_events_is_not_judged_by_their_readings(
+    is_query: bool, last: int, join: Callable[..., Any]
+) -> None:
+    both = seq(A, B).context("cumulative")
+    if is_query:
+        wanted = join(query("Q", both), C).where(
+            lambda m: m["Q"].parts["A"][-1].params["n"] == last
+        )
+    else:
+        wanted = join(both, C).where(lambda m: m["A"][-1].params["n"] == last)
+    detector = Detector(wanted)
+    events = [at("A", 0, 2, n=1), at("A", 0, 2, n=2), at("B", 3, 3), at("C", 4, 4)]
+    assert [match for o in events for match in detector.feed(o)] == []
+    (choice,) = detector.undecided
+    assert len(choice.candidates) == 1
+
+
 def with_a(choice: Undecided, number: int) -> int:
     return next(
         n for n, c in enumerate(choice.candidates) if [o.params["n"] for o in c["A"]] == [number]

@@ -258,7 +258,8 @@ class Backtracking:
         for (_, a), (_, b) in pairwise(path):
             if not (relation.precedes(a[3], b[3]) and self._is_surely_close(a[3], b[3])):
                 doubts.append((a[3], b[3]))
-        growing = self._growing(path)
+        parts = [(layout.stages[number], entry) for number, entry in path]
+        growing = self.shared.growing(parts)
         negated = self._negated(path, is_closed=is_closed, growing=growing)
         if negated is None:
             return None
@@ -270,7 +271,7 @@ class Backtracking:
             doubts += between
         candidate = self._candidate(path)
         holds = self._holds(candidate, path)
-        if not holds and not growing:
+        if not holds and not self.shared.is_unsettled(parts):
             return None
         is_certain = holds and not doubts
         return Possible(
@@ -280,10 +281,6 @@ class Backtracking:
             is_closed=is_closed,
             is_early=bool(growing) and not is_certain,
         )
-
-    def _growing(self, path: Path) -> frozenset[tuple[str, str]]:
-        stages = self.layout.stages
-        return self.shared.growing((stages[number], entry) for number, entry in path)
 
     def _negated(
         self, path: Path, *, is_closed: bool, growing: Container[tuple[str, str]]
@@ -432,7 +429,7 @@ class Backtracking:
         predicates = layout.predicates
         path = [*prefix, (number, entry)]
         if is_last and layout.begins_negated:
-            growing = self._growing(path)
+            growing = self.shared.growing((layout.stages[n], each) for n, each in path)
             negated = self._negated(path, is_closed=False, growing=growing)
             if negated is None:
                 return False, False

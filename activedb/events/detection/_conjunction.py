@@ -11,7 +11,15 @@ from activedb.events._choices import NO_SKIP
 from activedb.events._expressions import Conjunction
 from activedb.events.detection._choice import Chooser
 from activedb.events.detection._combination import Children, CombinationNode
-from activedb.events.detection._entry import Candidate, Doubt, Entry, Possible, constituents, leaves
+from activedb.events.detection._entry import (
+    Candidate,
+    Doubt,
+    Entry,
+    Possible,
+    Stage,
+    constituents,
+    leaves,
+)
 from activedb.events.detection._predicates import Predicates, parts_of
 from activedb.events.detection._traits import stage_of
 
@@ -138,30 +146,32 @@ class ConjunctionNode(CombinationNode):
             for a, b in permutations(inner, 2):
                 if relation.ends(b)[1] - relation.begins(a)[0] > window_us:
                     doubts.append((a, b))
-        is_early = self._grows(candidate) and not self._holds(candidate, moment, is_trial=is_trial)
-        return Possible(
-            candidate,
-            is_certain=not doubts and not is_early,
-            doubts=doubts,
-            is_early=is_early,
+        parts = self._bound(candidate)
+        is_certain = not doubts and (
+            not self.shared.is_unsettled(parts) or self._holds(candidate, moment, is_trial=is_trial)
         )
+        is_early = not is_certain and bool(self.shared.growing(parts))
+        return Possible(candidate, is_certain=is_certain, doubts=doubts, is_early=is_early)
 
     def judged_again(
         self, group: EntryGroup, possible: Possible, moment: Moment
     ) -> Possible | None:
         if self.predicates.readings:
             return possible  # they have read the store as it was
-        if not self._holds(possible.candidate, moment, is_trial=False):
-            return possible if self._grows(possible.candidate) else None
+        if not self._may_hold(possible.candidate, moment, is_trial=False):
+            return None
         found = self._judged(possible.candidate, moment, is_trial=False)
         found.lost_rival = possible.lost_rival
         found.ends = possible.ends
         return found if possible.entry is None else found.at(possible.entry)
 
-    def _grows(self, candidate: Candidate) -> bool:
-        """Return whether constituents may turn out to contain more events than they do."""
-        bound = zip(self.stages, candidate, strict=True)
-        return bool(self.shared.growing((stage, entry) for stage, entry in bound if entry))
+    def _may_hold(self, candidate: Candidate, moment: Moment, *, is_trial: bool) -> bool:
+        return self._holds(candidate, moment, is_trial=is_trial) or self.shared.is_unsettled(
+            self._bound(candidate)
+        )
+
+    def _bound(self, candidate: Candidate) -> list[tuple[Stage, Any]]:
+        return [each for each in zip(self.stages, candidate, strict=True) if each[1] is not None]
 
     def unfed(
         self,
@@ -223,8 +233,8 @@ class ConjunctionNode(CombinationNode):
             if number == count:
                 candidate = tuple(chosen)
                 is_trial = waiting is not None
-                if self._is_near(candidate) and (
-                    self._holds(candidate, moment, is_trial=is_trial) or self._grows(candidate)
+                if self._is_near(candidate) and self._may_hold(
+                    candidate, moment, is_trial=is_trial
                 ):
                     yield candidate
                 return

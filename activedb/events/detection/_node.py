@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import count
+from itertools import combinations, count
 from typing import TYPE_CHECKING, Any
 
 from activedb.events._expressions import Expression
@@ -12,6 +12,7 @@ from activedb.events._occurrence import Occurrence
 from activedb.events.detection._entry import Entry, Stage
 from activedb.events.detection._journal import Journal, add, assign, delete
 from activedb.events.detection._moment import Moment, Timers
+from activedb.events.detection._uncertain import is_exact
 
 if TYPE_CHECKING:
     from activedb.events._expressions import Primitive
@@ -144,6 +145,28 @@ class DetectorState:
             return frozenset()
         keys = [stage.merged_keys for stage, entry in path if entry[2] in self.doubtful]
         return frozenset[tuple[str, str]]().union(*keys)
+
+    def is_unsettled(self, path: Iterable[tuple[Stage, Entry]]) -> bool:
+        """Return whether predicates may see other constituents than these, or in another order.
+
+        An occurrence of a cumulative part may be open, or have events whose order is uncertain.
+        """
+        return any(
+            stage.merged_keys and (entry[2] in self.doubtful or self._is_unordered(entry[3]))
+            for stage, entry in path
+        )
+
+    def _is_unordered(self, o: Occurrence) -> bool:
+        """Return whether the order of events in one part is uncertain, at any level."""
+        precedes = self.policy.relation.precedes
+        for part in o.parts.values():
+            events = part if isinstance(part, tuple) else (part,)
+            for a, b in combinations(events, 2):
+                if not ((is_exact(a) and is_exact(b)) or precedes(a, b) or precedes(b, a)):
+                    return True
+            if any(map(self._is_unordered, events)):
+                return True
+        return False
 
     def decide(self, arrival: int, journal: Journal, *, is_made: bool) -> None:
         """Decide a doubtful occurrence, and so those that follow or need it: made, or not made."""
