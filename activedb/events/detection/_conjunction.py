@@ -148,7 +148,9 @@ class ConjunctionNode(CombinationNode):
                     doubts.append((a, b))
         parts = self._bound(candidate)
         is_certain = not doubts and (
-            not self.shared.is_unsettled(parts) or self._holds(candidate, moment, is_trial=is_trial)
+            self.predicates.is_empty
+            or not self.shared.is_unsettled(parts)
+            or self._holds(candidate, moment, is_trial=is_trial)
         )
         is_early = not is_certain and bool(self.shared.growing(parts))
         return Possible(candidate, is_certain=is_certain, doubts=doubts, is_early=is_early)

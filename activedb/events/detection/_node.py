@@ -150,8 +150,9 @@ class DetectorState:
         """Return whether predicates may see other constituents than these, or in another order.
 
         An occurrence of a cumulative part may be open, or have events whose order is uncertain.
+        O(n²) for n events in one part, if timestamps are intervals.
         """
-        return any(
+        return (self.is_inexact and self.policy.doubts) and any(
             stage.merged_keys and (entry[2] in self.doubtful or self._is_unordered(entry[3]))
             for stage, entry in path
         )
