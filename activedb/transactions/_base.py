@@ -17,7 +17,7 @@ V = TypeVar("V")
 _NOTHING: Any = object()
 
 
-class _Journal:
+class _UndoLog:
     """Additions to dictionaries, with what undoes those since a mark."""
 
     __slots__ = ("_undo",)
@@ -79,8 +79,8 @@ class TableBase:
         "written",
     )
 
-    def __init__(self, journal: _Journal) -> None:
-        self.put = journal.put
+    def __init__(self, log: _UndoLog) -> None:
+        self.put = log.put
         self.predicates: dict[Predicate, frozenset[Key]] = {}
         self.written: dict[Key, bool] = {}
         self.answers: dict[Key, bool] = {}
@@ -168,13 +168,13 @@ class Base:
         self._locked: dict[TableSpec, bool] = {}
         self._guarded: dict[TableSpec, bool] = {}
         # Of all tables: a reference to the base itself would leave both to the garbage collector.
-        self._journal = _Journal()
+        self._log = _UndoLog()
 
     def of(self, spec: TableSpec) -> TableBase:
         """Return the record of a table."""
         table = self._tables.get(spec)
         if table is None:
-            table = self._tables[spec] = TableBase(self._journal)
+            table = self._tables[spec] = TableBase(self._log)
         return table
 
     def absent(self, but: Mapping[TableSpec, Collection[Key]]) -> dict[TableSpec, list[Key]]:
@@ -216,9 +216,9 @@ class Base:
     def guarded(self, spec: TableSpec, keys: Iterable[Key] | None, *, exclusive: bool) -> None:
         """Note guards of keys; None notes the guard of all keys of the table."""
         if keys is None:
-            self._journal.put(self._guarded, {spec: True})
+            self._log.put(self._guarded, {spec: True})
         else:
-            self._journal.put(self.of(spec).guards, dict.fromkeys(keys, exclusive))
+            self._log.put(self.of(spec).guards, dict.fromkeys(keys, exclusive))
 
     def is_locked(self, spec: TableSpec) -> bool:
         """Return whether the whole table is locked on the server."""
@@ -226,7 +226,7 @@ class Base:
 
     def locked(self, spec: TableSpec) -> None:
         """Note that the whole table is locked on the server."""
-        self._journal.put(self._locked, {spec: True})
+        self._log.put(self._locked, {spec: True})
 
     # -- undo ------------------------------------------------------------------------------
 
@@ -240,12 +240,12 @@ class Base:
 
     def mark(self) -> None:
         """Set a mark, so that later entries can be undone; only one mark may be set at a time."""
-        self._journal.mark()
+        self._log.mark()
 
     def go_back(self) -> None:
         """Undo the entries since the mark."""
-        self._journal.go_back()
+        self._log.go_back()
 
     def drop_mark(self) -> None:
         """Remove the mark, and with it the record for the undo."""
-        self._journal.drop_mark()
+        self._log.drop_mark()
