@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from activedb.analysis._profile import TIME, EventRole, listening_of
 from activedb.events import Detector, Occurrence, Periodic, TimedOut
@@ -56,9 +56,10 @@ def made_of(expression: Expression, events: Sequence[Occurrence]) -> list[Made]:
 
     def told(by: tuple[str, str], matches: Sequence[Occurrence]) -> None:
         for match in matches:
-            # By its events alone: if they fulfil two parts of any_of, only the first is made.
+            # By its events alone: if they fulfil two parts of any_of, or one part in two ways, only
+            # the first is made.
             events = [leaf for part in match.parts.values() for leaf in _leaves(part)]
-            made.append(Made(by, (match.us, *(events or _leaves(match)))))
+            made.append(Made(by, (match.us, *sorted(events or _leaves(match)))))
 
     for o in events:
         told(TIME, detector.advance(o.us))
@@ -67,9 +68,9 @@ def made_of(expression: Expression, events: Sequence[Occurrence]) -> list[Made]:
     return made
 
 
-def _leaves(part: Occurrence | tuple[Occurrence, ...]) -> tuple[object, ...]:
+def _leaves(part: Occurrence | tuple[Occurrence, ...]) -> tuple[Any, ...]:
     """The primitive events, also of a query's output."""
-    found: list[object] = []
+    found: list[Any] = []
     for o in part if isinstance(part, tuple) else (part,):
         if o.parts:
             found += [leaf for inner in o.parts.values() for leaf in _leaves(inner)]
