@@ -70,6 +70,9 @@ def told(expression: Expression, script: str) -> list[str]:
         (periodic(A, 2, C), "A1 C5 @20", ["3: A1 tick3"]),
         (periodic(A, 2, C, collected=True), "A1 C6", ["6: A1 tick3 tick5 C6"]),
         (periodic(A, 2, C, collected=True), "A1 C2", ["2: A1 C2"]),
+        # Ticks are no events of which a disjunction makes something once.
+        (periodic(A, 2, C, collected=True) | seq(A, C), "A1 C6", ["6: A1 tick3 tick5 C6"]),
+        (seq(A, C) | periodic(A, 2, C, collected=True), "A1 C6", ["6: A1 C6"]),
         (periodic(A, 2, C).context("recent"), "A1 @2 A2 @7 C8 @9", ["4: A2 tick4", "6: A2 tick6"]),
         (
             periodic(A, 2, C).context("chronicle"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from activedb.clock import moment_of
@@ -63,13 +63,20 @@ def entry_parts(entry: Entry, name: str) -> Mapping[str, Any]:
     return {name: entry[3]} if entry[4] is None else entry[4]
 
 
-def leaves(o: Occurrence) -> Iterator[int]:
-    """Yield the object ids of the primitive events of which `o` is composed."""
+def leaves(o: Occurrence, but: Container[str] = ()) -> Iterator[int]:
+    """Yield the object ids of the primitive events of which `o` is composed.
+
+    Parameters
+    ----------
+    but : container of str
+        Names of parts, at any level, to leave out.
+    """
     if not o.parts:
         yield id(o)
-    for part in o.parts.values():
-        for inner in part if type(part) is tuple else (part,):
-            yield from leaves(inner)
+    for name, part in o.parts.items():
+        if name not in but:
+            for inner in part if type(part) is tuple else (part,):
+                yield from leaves(inner, but)
 
 
 def timestamp_at(us: int, like: Timestamp | None) -> Timestamp:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from activedb.events._expressions import Disjunction, Primitive, Query
+from activedb.events._expressions import Disjunction, Periodic, Primitive, Query, walk
 from activedb.events._occurrence import Occurrence
 from activedb.events._undecided import Rivals
 from activedb.events.detection._entry import Entry, entry_parts, leaves, timestamp_at
@@ -85,7 +85,13 @@ class PrimitiveNode(DetectorNode):
 
 
 class DisjunctionNode(DetectorNode):
-    """Node of a disjunction: any of several events, each occurrence once."""
+    """Node of a disjunction: any of several events, each occurrence once.
+
+    Two occurrences of the same primitive events are one; the ticks that a periodic event collects
+    are none of these.
+    """
+
+    __slots__ = ("_collected",)
 
     def __init__(
         self,
@@ -96,6 +102,8 @@ class DisjunctionNode(DetectorNode):
     ):
         keys = frozenset[tuple[str, str]]().union(*(child.keys for child in children))
         super().__init__(expression, children, keys, shared, index)
+        periodic = [each for each in walk(expression) if isinstance(each, Periodic)]
+        self._collected = frozenset([each.alias for each in periodic if each.collected])
 
     def evaluate(self, moment: Moment) -> list[Entry]:
         found: dict[object, Entry] = {}
@@ -104,7 +112,7 @@ class DisjunctionNode(DetectorNode):
                 name = child.name if isinstance(child, QueryNode) else None
                 own: set[object] = set()
                 for entry in child.evaluate(moment):
-                    key = (frozenset(leaves(entry[3])), name)
+                    key = (frozenset(leaves(entry[3], self._collected)), name)
                     known = found.setdefault(key, entry)
                     if known is entry:
                         own.add(key)
