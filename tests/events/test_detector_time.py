@@ -103,6 +103,16 @@ def test_advance_a_step_beyond_what_is_due_decides_that_alone() -> None:
     assert detector.due_us == us(7)
 
 
+def test_windows_of_two_keys_that_end_again_in_one_step_make_only_what_is_new() -> None:
+    detector = Detector(seq(C, ~A).within(3).same("w"))
+    detector.feed(o("C", 1, w=1))
+    assert len(detector.advance(us(8))) == 1
+    detector.feed(o("C", 4, w=1))  # late, and in the window that has ended
+    detector.feed(o("C", 1, w=0))
+    found = detector.advance(us(19))
+    assert [(match.timestamp, match.params["w"]) for match in found] == [(4, 0), (7, 1)]
+
+
 def test_clock_event_occurs_after_the_first_time_told_and_in_utc() -> None:
     detector = Detector(every(10))
     assert detector.due_us is None

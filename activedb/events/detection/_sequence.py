@@ -510,9 +510,7 @@ class SequenceNode(CombinationNode):
             for group in groups:
                 known = group.decided.get(start_us, -1)
                 closed = self.closed(group, moment)
-                if known >= 0:
-                    closed = (c for c in closed if any(e[2] >= known for e in constituents(c)))
-                completed.append((group, closed))
+                completed.append((group, _of_new(closed, known) if known >= 0 else closed))
             made = self.make(completed, moment, moment.us)
         for group in groups:
             assign(group.own_decided(), start_us, next(self.shared.arrivals), moment.journal)
@@ -661,6 +659,11 @@ class SequenceNode(CombinationNode):
         self.groups.count -= 1
         if group.oldest_us() is None:
             del self.groups.by_key[key]
+
+
+def _of_new(candidates: Iterable[Candidate], arrival: int) -> Iterator[Candidate]:
+    """Yield the candidates with a constituent that arrived then or later."""
+    return (c for c in candidates if any(entry[2] >= arrival for entry in constituents(c)))
 
 
 def _one_per_ends(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
