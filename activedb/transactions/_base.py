@@ -69,18 +69,18 @@ class TableBase:
     """
 
     __slots__ = (
+        "_put",
         "answers",
         "exclusive",
         "guards",
         "has_absent",
         "predicates",
-        "put",
         "rows",
         "written",
     )
 
     def __init__(self, log: _UndoLog) -> None:
-        self.put = log.put
+        self._put = log.put
         self.predicates: dict[Predicate, frozenset[Key]] = {}
         self.written: dict[Key, bool] = {}
         self.answers: dict[Key, bool] = {}
@@ -117,7 +117,7 @@ class TableBase:
 
     def fetched(self, rows: Mapping[Key, Row | None], *, exclusive: bool) -> None:
         """Note committed rows; existing ones are locked there, unless it is SERIALIZABLE."""
-        put = self.put
+        put = self._put
         put(self.rows, rows)
         if exclusive:
             put(self.exclusive, dict.fromkeys(rows, True))
@@ -126,14 +126,14 @@ class TableBase:
 
     def wrote(self, key: Key, row: Row | None) -> None:
         """Note the version of a row that the hierarchy has written on the server."""
-        put = self.put
+        put = self._put
         for where in (self.exclusive, self.written):
             put(where, {key: True})
         put(self.rows, {key: row})
 
     def asked(self, predicate: Predicate, keys: Collection[Key]) -> None:
         """Note that all rows which satisfy a predicate have been read, and are locked."""
-        put = self.put
+        put = self._put
         known = self.predicates.get(predicate, frozenset())
         put(self.predicates, {predicate: known.union(keys)})
         put(self.answers, dict.fromkeys(keys, True))
@@ -200,7 +200,7 @@ class Base:
         return found
 
     def is_any_shared(self, spec: TableSpec, keys: Iterable[Key]) -> bool:
-        """Return whether rows were read before, and are locked for reading only."""
+        """Return whether a row was read before, and is locked for reading only."""
         table = self._tables.get(spec)
         return table is not None and bool(table.shared(keys))
 

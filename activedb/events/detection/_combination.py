@@ -424,7 +424,19 @@ class CombinationNode(DetectorNode):
         self, group: EntryGroup, possible: Possible, moment: Moment
     ) -> Possible | None:
         """Return an early match, judged by all that is known now; None if it is impossible."""
-        return possible
+        if self.predicates.readings:
+            return possible  # they have read the store as it was
+        found = self.judged(group, possible, moment)
+        if found is None:
+            return None
+        found.is_early = not found.is_certain
+        found.lost_rival = possible.lost_rival
+        found.ends = possible.ends
+        return found if possible.entry is None else found.at(possible.entry)
+
+    @abstractmethod
+    def judged(self, group: EntryGroup, possible: Possible, moment: Moment) -> Possible | None:
+        """Return the candidate of a match, judged anew; None if it is impossible."""
 
     @abstractmethod
     def unfed(

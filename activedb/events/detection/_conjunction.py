@@ -155,17 +155,10 @@ class ConjunctionNode(CombinationNode):
         is_early = not is_certain and bool(self.shared.growing(parts))
         return Possible(candidate, is_certain=is_certain, doubts=doubts, is_early=is_early)
 
-    def judged_again(
-        self, group: EntryGroup, possible: Possible, moment: Moment
-    ) -> Possible | None:
-        if self.predicates.readings:
-            return possible  # they have read the store as it was
+    def judged(self, group: EntryGroup, possible: Possible, moment: Moment) -> Possible | None:
         if not self._may_hold(possible.candidate, moment, is_trial=False):
             return None
-        found = self._judged(possible.candidate, moment, is_trial=False)
-        found.lost_rival = possible.lost_rival
-        found.ends = possible.ends
-        return found if possible.entry is None else found.at(possible.entry)
+        return self._judged(possible.candidate, moment, is_trial=False)
 
     def _may_hold(self, candidate: Candidate, moment: Moment, *, is_trial: bool) -> bool:
         return self._holds(candidate, moment, is_trial=is_trial) or self.shared.is_unsettled(

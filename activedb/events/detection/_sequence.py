@@ -313,23 +313,13 @@ class SequenceNode(CombinationNode):
             without_used=not self.layout.is_picky and not self.shared.policy.doubts,
         )
 
-    def judged_again(
-        self, group: EntryGroup, possible: Possible, moment: Moment
-    ) -> Possible | None:
-        if self.predicates.readings:
-            return possible  # they have read the store as it was
+    def judged(self, group: EntryGroup, possible: Possible, moment: Moment) -> Possible | None:
         path = [
             (number, entry)
             for number, bound in enumerate(possible.candidate)
             for entry in constituents((bound,))
         ]
-        found = self._search(group, moment).judged(path, is_closed=possible.is_closed)
-        if found is None:
-            return None
-        found.is_early = not found.is_certain
-        found.lost_rival = possible.lost_rival
-        found.ends = possible.ends
-        return found if possible.entry is None else found.at(possible.entry)
+        return self._search(group, moment).judged(path, is_closed=possible.is_closed)
 
     def unfed(
         self,
