@@ -278,7 +278,7 @@ def _rows_by_key(t: TransactionNode, pinned: PinnedKeys, *, to_write: bool) -> l
         return None
     keys = _keys(spec, pinned)
     # The values of rows that are not written yet may look different at the server.
-    if keys is None or t.hierarchy.base.is_locked(spec) or t.dirty(spec, keys):
+    if keys is None or t.dirty(spec, keys):
         return None
     rows = read_locked(t, spec, keys) if to_write else read_rows(t, spec, keys, Mode.S)
     t.forest.counters.add(_QUERIES["rows"])

@@ -119,15 +119,37 @@ def test_two_rows_read_and_written_take_a_message_each_and_one_to_commit(
 
     for n in range(1, 20, 2):  # statements are prepared, and the table is known to be asked
         db.run(work, n)
+    assert messages_of(drivers[-1].pgconn, lambda: db.run(work, 31)) == messages
+    assert drivers[-1] is drivers[-2]
+
+
+def messages_of(pgconn: Any, work: Callable[[], object]) -> int:
+    """Return how many messages with an answer `work` sends on a connection."""
     with tempfile.TemporaryFile() as trace:
-        drivers[-1].pgconn.trace(trace.fileno())
-        db.run(work, 31)
-        drivers[-1].pgconn.untrace()
+        pgconn.trace(trace.fileno())
+        work()
+        pgconn.untrace()
         trace.seek(0)
         lines = [line.split(b"\t") for line in trace.read().splitlines()]
-    assert drivers[-1] is drivers[-2]
     sent = [fields[3].strip() for fields in lines if len(fields) > 3 and fields[1] == b"F"]
-    assert len([kind for kind in sent if kind in (b"Sync", b"Query")]) == messages
+    return len([kind for kind in sent if kind in (b"Sync", b"Query")])
+
+
+def test_query_by_key_of_a_row_that_was_read_sends_nothing_in_a_locked_table_too(
+    there: Place,
+) -> None:
+    db = there.open(threads=1)
+    beds = beds_of(db)
+    of_row = select(beds.c.level).where(beds.c.id == 2)
+    with db.transaction() as t:
+        t.query(select(beds.c.level))
+        t.update(beds, 3, level=5)
+        assert t.query(of_row) == [(0,)]
+        pgconn = node_of(t).hierarchy.session._driver.pgconn
+        assert messages_of(pgconn, lambda: t.query(of_row)) == 0
+        t.update(beds, 2, level=7)  # only the server knows how it would show this
+        assert messages_of(pgconn, lambda: t.query(of_row)) > 0
+        assert t.query(of_row) == [(7,)]
 
 
 def plain(db: adb.Database, sql: str) -> None:

@@ -104,7 +104,7 @@ class converting:  # noqa: N801  # used like a function
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if isinstance(error, _OF_CONVERSIONS):
+        if error is not None and isinstance(error, _OF_CONVERSIONS):
             raise StatementError(f"{type(error).__name__}: {error}", None, None, error) from error
 
 

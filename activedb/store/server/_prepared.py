@@ -435,7 +435,7 @@ def _compiled(statement: Statement, dialect: Dialect) -> _SQL:
 
 def takes_messages(connection: Connection) -> bool:
     """Return whether `together` works here: on Postgres, and not on a caller's connection."""
-    return prepared_on(connection) is not None
+    return connection.dialect.name != "sqlite" and prepared_on(connection) is not None
 
 
 def together(
@@ -476,9 +476,6 @@ def run(connection: Connection, statement: UpdateBase, rows: Sequence[dict[str, 
     statement : INSERT, UPDATE or DELETE
         Cached when compiled, so pass the same object each time.
     """
-    prepared = prepared_on(connection)
-    if prepared is not None:
-        prepared.renew()
     sql, processors = _compiled_statement(statement, connection.dialect)
     with converting():
         bound = rows if processors is None else [_bound(processors, row) for row in rows]
@@ -486,6 +483,9 @@ def run(connection: Connection, statement: UpdateBase, rows: Sequence[dict[str, 
             driver: Any = connection.connection.driver_connection
             driver.executemany(sql, bound)
             return
+    prepared = prepared_on(connection)
+    if prepared is not None:
+        prepared.renew()
     with driver_cursor(connection) as cursor, converting():
         if len(bound) == 1:
             cursor.execute(sql, bound[0])

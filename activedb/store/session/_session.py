@@ -365,7 +365,7 @@ class Session(FlatTransaction):
                 for spec in checked:
                     self._owned(spec, loads=False)  # the lock may be lost since the read
                 opening = None
-                if checked or any(change.is_shared for change in changes):
+                if checked or (self.is_shared and any(change.is_shared for change in changes)):
                     opening = Opening(changes, checked, self.locks_rows)
                 if changes and not (
                     self._flushed or durable or lazily or self._order(changes, log)
@@ -430,7 +430,8 @@ class Session(FlatTransaction):
 
     def _about_to_write(self, connection: Connection, changes: Sequence[Change]) -> None:
         self._flushed.extend(changes)  # from now on, a lost connection needs `outcome`
-        self._mark(connection)
+        if self.is_shared:
+            self._mark(connection)
         if self._number is None:
             self._number = self._store.number_of(connection)
         for spec in {change.spec: None for change in changes}:
@@ -477,7 +478,9 @@ class Session(FlatTransaction):
 
     def _order(self, changes: Sequence[Change], log: Log) -> _WriteOrder | None:
         """Return how the order of the writes matters; one round trip for each new table."""
-        if len(changes) < 2 and all(None not in rows.values() for _, rows in log[:-1]):
+        if len(changes) < 2 and (
+            len(log) < 2 or all(None not in rows.values() for _, rows in log[:-1])
+        ):
             return None
         specs = {change.spec for change in changes}
         if not self._store.constraints.keys() >= specs:

@@ -92,6 +92,8 @@ def rows_by_key(
 
 
 def _values(key: Key) -> dict[str, Any]:
+    if len(key) == 1:
+        return {"key_0": key[0]}  # most keys
     return {f"key_{n}": value for n, value in enumerate(key)}
 
 

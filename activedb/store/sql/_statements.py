@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from itertools import product
 from typing import Any, Literal, TypeAlias
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import (
     Column,
@@ -278,7 +279,7 @@ def pinned_keys(statement: Any, parameters: Mapping[str, Any] | None = None) -> 
         predicate = _predicate(compared)
         if predicate is not None:
             columns = _plain_columns(statement, compared[0][0].table)
-    may_restrict = conditions > 0 or any(map(_restricts, visitors.iterate(statement)))
+    may_restrict = conditions > 0 or _has_conditions(statement)
     return PinnedKeys(found, columns, may_restrict, None if columns is None else predicate)
 
 
@@ -393,6 +394,18 @@ def _equation(
         if len(cells) != len(kinds) or not all(map(is_plain, cells, kinds)):
             return [], None  # or still to come
     return [column._deannotate() for column in columns], values
+
+
+_restricting: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+"""Statements seen before, and whether a part of them may have conditions on rows."""
+
+
+def _has_conditions(statement: Any) -> bool:
+    found = _restricting.get(statement)
+    if found is None:
+        found = any(map(_restricts, visitors.iterate(statement)))
+        _restricting[statement] = found
+    return found
 
 
 def _restricts(part: Any) -> bool:
