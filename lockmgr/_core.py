@@ -563,18 +563,15 @@ class LockTable:
         return (*broken.denials, *self._sweep(touched + broken.touched))
 
     def _release(self, locks: dict[Entry, Lock]) -> None:
+        """Drop the locks, and remove the entries that have no other use."""
         for entry, lock in locks.items():
             entry.drop(lock)
             if entry.is_idle():
-                self._remove(entry)
+                resource = entry.resource
+                del self._entries[resource]
+                if resource[-1].__class__ is Predicate:
+                    self._predicates.removed(entry)
         locks.clear()  # leave no reference cycle for the garbage collector
-
-    def _remove(self, entry: Entry) -> None:
-        """Remove an entry without a use."""
-        resource = entry.resource
-        del self._entries[resource]
-        if resource[-1].__class__ is Predicate:
-            self._predicates.removed(entry)
 
     def _sweep(self, entries: Iterable[Entry]) -> Effects:
         """Grant what rule 1 and the queues of `entries` allow."""

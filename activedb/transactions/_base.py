@@ -100,6 +100,8 @@ class TableBase:
     def shared(self, keys: Iterable[Key]) -> set[Key]:
         """Return the `keys` whose rows were read and are locked for reading only."""
         rows, locked = self.rows, self.exclusive
+        if len(locked) == len(rows):
+            return set()  # every row
         return {key for key in keys if key not in locked and rows.get(key) is not None}
 
     def is_known(self, key: Key) -> bool:

@@ -100,10 +100,13 @@ def follows_log(
     had been moved to another parent stays. A key that was deleted and inserted again counts, since
     rows that referred to it do not come back.
     """
+    cascading = {spec for spec, of_table in constraints.items() if of_table.changed}
+    if not cascading:
+        return False  # without a look at each statement
     gone = {
         (spec, key)
         for spec, rows in log
-        if constraints[spec].changed
+        if spec in cascading
         for key, new in rows.items()
         if new is None
     }
