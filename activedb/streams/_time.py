@@ -56,6 +56,7 @@ class StreamTime:
         self._versions: tuple[int, int, frozenset[str]] | None = None  # for which these hold
         # States last written, so that unchanged ones are not written again.
         self._written: dict[str, tuple[str, dict[str, Any]]] = {}
+        self._reached_us: int | None = None  # with the last part committed here
 
     def rules(self) -> list[Subscription]:
         """Return the committed rules that follow the stream's time; O(rules) after a change."""
@@ -165,6 +166,7 @@ class StreamTime:
         for subscription in self._written_rules:
             subscription.written()
         if reached_us is not None:
+            self._reached_us = reached_us
             _trim(rules, reached_us)
 
     def take_back(self, t: TransactionNode) -> None:
@@ -223,6 +225,8 @@ class StreamTime:
             event, state = self._written.get(subscription.rule.name, ("", None))
             subscription.restore(state if event == subscription.event else None)
             self._lines.moved(subscription)
+        if self._reached_us is not None:  # states are written only by parts that change them
+            _trim(subscriptions, self._reached_us)
 
 
 def _trim(subscriptions: Iterable[Subscription], us: int) -> None:

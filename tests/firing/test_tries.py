@@ -149,6 +149,30 @@ def test_part_that_is_tried_again_finds_what_has_expired_at_its_end(ledger: Ledg
     assert ledger.lines() == ["pair"]
 
 
+def test_part_that_is_tried_again_does_not_bring_back_what_has_expired_before(
+    ledger: Ledger,
+) -> None:
+    kept: list[int] = []
+
+    @ledger.db.rule(on=adb.seq(adb.event("A"), adb.event("B")).within(6).context("chronicle"))
+    def pair(t: Transaction, o: Occurrence) -> None:
+        ledger.write(t, "pair")
+
+    @ledger.db.rule(on=adb.event("A"))
+    def look(t: Transaction, o: Occurrence) -> None:
+        kept.append(ledger.db.rules["pair"].partials)
+
+    stream = declare(ledger.db)
+    errors: list[Exception] = []
+    fail_commits(ledger.db, errors)
+    stream.feed([event("A", 1)], punctuation=at(2))
+    stream.feed([], punctuation=at(20))
+    assert ledger.db.rules["pair"].partials == 0
+    errors.append(SerializationConflict("as told"))
+    stream.feed([event("A", 20)], punctuation=at(21))
+    assert kept == [1, 1, 1]
+
+
 def test_part_that_failed_for_good_has_let_nothing_expire(ledger: Ledger) -> None:
     @ledger.db.rule(on=adb.seq(adb.event("A"), adb.event("B")).within(10), name="pair")
     def pair(t: Transaction, o: Occurrence) -> None:
