@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import re
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
 
 from sqlalchemy import create_engine, make_url, text
 
@@ -39,6 +41,14 @@ STRANDS_MAX = 64  # each holds its thread until it is told its next step
 DEADLOCK_TIMEOUT_MS = 25
 """Time after which the server looks for a deadlock; its own default is a second."""
 
+_OPTIONS = (
+    f"-c deadlock_timeout={DEADLOCK_TIMEOUT_MS}ms -c log_lock_waits=on "
+    "-c client_min_messages=log -c lc_messages=C"
+)
+"""Options with which the server tells a client that it has looked, and later that the wait is over.
+
+The age of the wait would not show that it has: on a busy machine it looks late.
+"""
 _WAITS = text(
     """
     SELECT a.pid, pg_blocking_pids(a.pid),
@@ -69,10 +79,10 @@ class Ground:
         self._place: Any = None
         self._playing = threading.local()
         self._owners: dict[int, str] = {}
+        self._looked: set[int] = set()  # backends whose present wait is in no deadlock
         self._server_url = server_url
         if server_url is not None:
-            options = f"-c deadlock_timeout={DEADLOCK_TIMEOUT_MS}ms"
-            url = make_url(server_url).update_query_dict({"options": options})
+            url = make_url(server_url).update_query_dict({"options": _OPTIONS})
             where = url.render_as_string(hide_password=False)
             self._place = self._exit.enter_context(place(where))
             options = f"-c search_path={self._place._schema} -c lock_timeout={LOCK_TIMEOUT_MS}"
@@ -159,9 +169,14 @@ class Ground:
         """
         if self.mode == "memory":
             return {}
-        rows = self._connection.execute(_WAITS, {"age_s": 2 * DEADLOCK_TIMEOUT_MS / 1_000}).all()
+        looked = set(self._looked)  # before the waits, which may be new ones by then
+        # Of a wait that was cancelled, the server does not say that it is over.
+        age_s = DEADLOCK_TIMEOUT_MS / 1_000
+        rows = self._connection.execute(_WAITS, {"age_s": age_s}).all()
         graph = {pid: set(blockers) for pid, blockers, _ in rows}
-        settled = {pid for pid, _, old in rows if old and not reaches(graph, pid, pid)}
+        settled = {
+            pid for pid, _, old in rows if old and pid in looked and not reaches(graph, pid, pid)
+        }
         return {
             pid: {self._owners.get(blocker, "somebody") for blocker in graph[pid]}
             for pid in settled
@@ -183,8 +198,14 @@ class Ground:
             self._playing.top = before
 
     def _watch(self, store: Any) -> None:
-        """Notice for whom each flat transaction is opened."""
+        """Notice for whom each flat transaction is opened, and what the server tells of waits."""
         acquire = store.acquire
+        watched: WeakSet[Any] = WeakSet()
+
+        def hear(notice: Any) -> None:
+            found = re.match(r"process (\d+) (still waiting)?", notice.message_primary or "")
+            if found is not None:
+                (self._looked.add if found[2] else self._looked.discard)(int(found[1]))
 
         def acquired(**how: Any) -> Any:
             connection = acquire(**how)
@@ -192,6 +213,11 @@ class Ground:
             number = store.backend_of(connection)
             self._owners.pop(number, None)
             self._owners[number] = top  # as the last one
+            self._looked.discard(number)
+            driver = connection.connection.driver_connection
+            if driver not in watched:
+                watched.add(driver)
+                driver.add_notice_handler(hear)
             return connection
 
         store.acquire = acquired

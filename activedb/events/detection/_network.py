@@ -177,7 +177,6 @@ class Network:
     shares_whole : bool
         True if an expression that is such a sequence as a whole is shared too. The occurrences of
         each detector have its own name.
-        each detector bear its own name.
 
     Examples
     --------
