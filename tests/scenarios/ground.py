@@ -198,7 +198,7 @@ class Ground:
             self._playing.top = before
 
     def _watch(self, store: Any) -> None:
-        """Notice for whom each flat transaction is opened, and what the server tells of waits."""
+        """Notice for whom each flat transaction is opened, and what the server reports on waits."""
         acquire = store.acquire
         watched: WeakSet[Any] = WeakSet()
 
