@@ -10,6 +10,7 @@ import math
 import os
 import random
 import signal
+import sys
 import time
 from collections import Counter
 from datetime import datetime
@@ -166,6 +167,18 @@ def own_threads() -> Iterator[None]:
     """Let no thread of a test outlive it."""
     yield
     join_threads()
+
+
+@pytest.fixture(autouse=True)
+def own_transactions() -> Iterator[None]:
+    """Let no test leave a transaction open on the thread, where it would change what waits do."""
+    yield
+    if "activedb.transactions" in sys.modules:
+        from activedb.transactions._threads import here
+
+        left = [node.path for node in here.nodes]
+        here.nodes.clear()
+        assert left == []
 
 
 @pytest.fixture(autouse=True)

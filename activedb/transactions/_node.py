@@ -495,7 +495,7 @@ class TransactionNode:
             task.wait()
             return
         with sleeping_for_children(self) as sleeping:
-            sleeping.look()
+            sleeping.look_again()
             task.wait()
 
     def join(self) -> None:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from threading import get_ident
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeAlias
@@ -80,39 +80,76 @@ here = _OpenTransactions()
 """Holder of `nodes`, the transactions open on the calling thread; each one entered adds itself."""
 
 
-@dataclass(frozen=True, slots=True)
 class _SleepingThread:
     """Thread that sleeps while transactions are open on it that its wait does not belong to.
 
+    Parameters
+    ----------
+    waits_in : TransactionNode or None
+        Transaction whose wait it is: neither it nor its superiors are stalled.
+
     Attributes
     ----------
+    key : Key
     node : TransactionNode or None
-        Transaction in whose wait the thread sleeps.
+        Transaction in whose wait for a lock the thread sleeps.
     stalled : tuple of TransactionNode
         Open transactions that cannot continue until then.
-    plain : tuple of PlainUse
+    plain : tuple of UserConnection
         Connections with plain SQL of the users that cannot continue either.
-    tops : callable
-        Returns the ids of the top-level transactions that the thread sleeps for.
-    awaited : callable
-        Returns the ids of the awaited transactions that the lock manager does not know of.
-    look_again : callable
-        Makes a sleeper without a transaction check whether another thread can end its wait.
-    refuse : callable
-        Ends the wait of a sleeper without a transaction, if no other thread can.
     is_refused_first : bool
         True if the sleeper's own wait is refused where its plain SQL blocks all others, so that
         none of the others is refused.
     """
 
-    node: TransactionNode | None
-    stalled: tuple[TransactionNode, ...]
-    plain: tuple[UserConnection, ...]
-    tops: Callable[[], Iterable[int]]
-    awaited: Callable[[], Iterable[int]] = lambda: ()
-    look_again: Callable[[], object] = lambda: None
-    refuse: Callable[[], object] = lambda: None
-    is_refused_first: bool = False
+    node: TransactionNode | None = None
+    is_refused_first = False
+
+    def __init__(self, key: Key, waits_in: TransactionNode | None):
+        forest, _ = self.key = key
+        self.plain = _plain_here(forest)
+        self.stalled = _stalled_by(waits_in, self.plain, forest)
+
+    def __enter__(self) -> Self:
+        if self.stalled or self.plain:
+            with _latch:
+                _sleepers[self.key] = self
+            if not self.is_refused_first:
+                for use in self.plain:
+                    use.asleep = partial(_why_never, self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _remove(self.key)
+
+    def tops(self) -> Iterable[int]:
+        """Return the ids of the top-level transactions that the thread sleeps for."""
+        raise NotImplementedError
+
+    def awaited(self) -> Iterable[int]:
+        """Return the ids of the awaited transactions that the lock manager does not know of."""
+        return ()
+
+    def look_again(self) -> None:
+        """Check whether another thread can end the wait. REQUIRES: `node` is None."""
+        raise NotImplementedError
+
+    def refuse(self) -> None:
+        """End the wait, because no other thread can. REQUIRES: `node` is None."""
+        raise NotImplementedError
+
+
+class _SleepingForLock(_SleepingThread):
+    """Thread that sleeps in a transaction's wait for a lock."""
+
+    node: TransactionNode
+
+    def __init__(self, node: TransactionNode):
+        super().__init__(_key(node), node)
+        self.node = node
+
+    def tops(self) -> Iterable[int]:
+        return (self.node.hierarchy.top_id,)
 
 
 _numbers = count(1)
@@ -201,10 +238,7 @@ def falls_asleep(node: TransactionNode) -> None:
         If the wait could never end, because it closes a cycle through a thread.
     """
     if is_beside_others(node):
-        plain = _plain_here(node.forest)
-        stalled = _stalled_by(node, plain, node.forest)
-        top = node.hierarchy.top_id
-        _add(_key(node), _SleepingThread(node, stalled, plain, tops=lambda: [top]))
+        _SleepingForLock(node).__enter__()
     steps = find_standstill(_key(node)) if _sleepers else None
     if steps is None:
         return
@@ -260,7 +294,7 @@ def sleepers_in_plain_sql(forest: Forest) -> list[_SleepingThread]:
     return [sleeper for key, sleeper in found if key[0] is forest and sleeper.plain]
 
 
-class sleeping_for:  # noqa: N801 - a context manager, used like a function
+class sleeping_for(_SleepingThread):  # noqa: N801 - a context manager, used like a function
     """Context manager: this thread sleeps for transactions unknown to the lock manager.
 
     Does nothing if neither a transaction nor plain SQL of the users is open on the thread. Inside
@@ -274,86 +308,73 @@ class sleeping_for:  # noqa: N801 - a context manager, used like a function
         Called on another thread when a cycle through this sleeper may have been closed.
     """
 
-    _is_refused_first = True
+    is_refused_first = True
 
     def __init__(
         self,
         forest: Forest,
         awaited: Callable[[], Iterable[int]],
         look_again: Callable[[], object],
-        parent: TransactionNode | None = None,
     ):
-        self._key: Key = (forest, -next(_numbers))
+        super().__init__((forest, -next(_numbers)), None)
+        self._awaited = awaited
         self._look_again = look_again
         self._is_refused = False
-        self._awaited = awaited
-        plain = _plain_here(forest)
-        stalled = _stalled_by(parent, plain, forest)
-        self._sleeper = _SleepingThread(
-            None,
-            stalled,
-            plain,
-            self._tops,
-            awaited,
-            look_again,
-            self._refuse,
-            self._is_refused_first,
-        )
-
-    def __enter__(self) -> Self:
-        _add(self._key, self._sleeper)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        _remove(self._key)
 
     @property
     def is_beside_work(self) -> bool:
         """True if a transaction, or plain SQL of the users, is open on the thread."""
-        return bool(self._sleeper.stalled or self._sleeper.plain)
+        return bool(self.stalled or self.plain)
 
     def is_stuck(self) -> bool:
         """Return whether no other thread can end the wait."""
-        if self._is_refused or any(use.keeps_all_out for use in self._sleeper.plain):
+        if self._is_refused or any(use.keeps_all_out for use in self.plain):
             return True
-        return bool(self._sleeper.stalled) and find_standstill(self._key) is not None
+        return bool(self.stalled) and find_standstill(self.key) is not None
 
-    def _tops(self) -> Iterable[int]:
+    def tops(self) -> Iterable[int]:
         return self._awaited()
 
-    def _refuse(self) -> None:
+    def awaited(self) -> Iterable[int]:
+        return self._awaited()
+
+    def look_again(self) -> None:
+        self._look_again()
+
+    def refuse(self) -> None:
         self._is_refused = True
         self._look_again()
 
 
-class sleeping_for_children(sleeping_for):  # noqa: N801 - as above
+class sleeping_for_children(_SleepingThread):  # noqa: N801 - as above
     """Context manager: this thread sleeps until a child of a transaction has ended.
 
     If that can never happen, the transaction is marked rollback-only.
     """
 
-    _is_refused_first = False
-
     def __init__(self, parent: TransactionNode):
-        super().__init__(parent.forest, lambda: [parent.id], self.look, parent)
+        super().__init__((parent.forest, -next(_numbers)), parent)
         self._parent = parent
         self._thread = threading.current_thread().name
 
-    def look(self) -> None:
+    def tops(self) -> Iterable[int]:
+        return (self._parent.hierarchy.top_id,)
+
+    def awaited(self) -> Iterable[int]:
+        return (self._parent.id,)
+
+    def look_again(self) -> None:
         """Mark the transaction rollback-only if no other thread can end the wait."""
-        steps = find_standstill(self._key) if self._sleeper.stalled else None
+        steps = find_standstill(self.key) if self.stalled else None
         while steps is not None:
             soft = next((s for s in steps if s.edge and s.edge.kind is EdgeKind.SOFT), None)
             if soft is None or not soft.waiter[0].locks.overtake(soft.waiter[1]):
                 break
-            steps = find_standstill(self._key)  # requests ahead in the queue wait for this thread
+            steps = find_standstill(self.key)  # requests ahead in the queue wait for this thread
         if steps is not None:
             self._parent.mark_rollback_only(Standstill(steps).error_of(self._parent, self._thread))
 
-    def _tops(self) -> Iterable[int]:
-        return [self._parent.hierarchy.top_id]
-
-    def _refuse(self) -> None:
+    def refuse(self) -> None:
         self._parent.interrupt(
             SelfDeadlock(
                 f"children of {self._parent.path} would wait at the server for ever, because SQL "
@@ -413,15 +434,6 @@ def _plain_here(forest: Forest) -> tuple[UserConnection, ...]:
     return tuple([u for u in forest.store.plain_uses() if u.thread == here and u.has_begun])
 
 
-def _add(key: Key, sleeper: _SleepingThread) -> None:
-    if sleeper.stalled or sleeper.plain:
-        with _latch:
-            _sleepers[key] = sleeper
-        if not sleeper.is_refused_first:
-            for use in sleeper.plain:
-                use.asleep = lambda thread: _why_never(key, sleeper, thread)
-
-
 def _remove(key: Key) -> None:
     with _latch:
         sleeper = _sleepers.pop(key, None)
@@ -429,10 +441,10 @@ def _remove(key: Key) -> None:
         use.asleep = None
 
 
-def _why_never(key: Key, sleeper: _SleepingThread, thread: int) -> ActiveDBError | None:
+def _why_never(sleeper: _SleepingThread, thread: int) -> ActiveDBError | None:
     """Return the error if the wait of a thread for a sleeper's plain SQL could never end."""
     waiting = next(iter(reversed(open_on(thread))), None)
-    steps = None if waiting is None else find_standstill(key, waiting)
+    steps = None if waiting is None else find_standstill(sleeper.key, waiting)
     if waiting is None or steps is None:
         return None
     if waiting.hierarchy.top_id in sleeper.tops():

@@ -130,9 +130,7 @@ def test_wait_that_ends_while_it_is_shown_is_shown_once() -> None:
 
 
 def test_story_of_an_abort_on_purpose_says_so_below_it_too(watched: Watched) -> None:
-    with watched.db.transaction() as t:
-        open_child = t.subtransaction()
-        open_child.__enter__()
+    with watched.db.transaction() as t, t.subtransaction() as open_child:
         t.abort("changed my mind")
         pytest.fail("abort has returned")
     top = only_ended(watched, parent=None)

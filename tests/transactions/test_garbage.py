@@ -12,8 +12,9 @@ import pytest
 from sqlalchemy import select
 
 from activedb import Transaction, updated
+from tests.databases import Place
 
-from .bank import Bank
+from .bank import Bank, open_bank
 
 TIMES = 5
 OURS = ("activedb", "lockmgr")
@@ -82,14 +83,28 @@ def test_transaction_leaves_nothing_to_the_garbage_collector(
     bank: Bank, work: Callable[[Bank], object]
 ) -> None:
     bank.db.rule(on=updated(bank.accounts), name="look")(lambda t, _: t.get(bank.accounts, 2))
+    assert _left_by(lambda: work(bank)) == []
+
+
+@pytest.mark.parametrize("work", WORKS, ids=lambda work: work.__name__.strip("_<>"))
+def test_transaction_beside_another_one_leaves_nothing_to_the_garbage_collector(
+    where: Place, work: Callable[[Bank], object]
+) -> None:
+    bank = open_bank(where.open(), {1: 10, 2: 20})
+    with where.another() as elsewhere, elsewhere.open().transaction():
+        assert _left_by(lambda: work(bank)) == []
+
+
+def _left_by(work: Callable[[], object]) -> list[str]:
+    """Return the kinds of our objects that calls of `work` leave in cycles, each time."""
     for _ in range(TIMES):
-        work(bank)
+        work()
     gc.collect()
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
         for _ in range(TIMES):
-            work(bank)
+            work()
         gc.collect()
         left = Counter(map(_kind, gc.garbage))
     finally:
@@ -97,8 +112,7 @@ def test_transaction_leaves_nothing_to_the_garbage_collector(
         gc.garbage.clear()
         gc.enable()
     # A single object may come from another thread.
-    ours = [kind for kind, count in left.items() if count >= TIMES and kind.startswith(OURS)]
-    assert ours == []
+    return [kind for kind, count in left.items() if count >= TIMES and kind.startswith(OURS)]
 
 
 def _kind(one: object) -> str:
