@@ -179,13 +179,15 @@ class Base:
             table = self._tables[spec] = TableBase(self._log)
         return table
 
-    def absent(self, but: Mapping[TableSpec, Collection[Key]]) -> dict[TableSpec, list[Key]]:
-        """Return the keys read as absent, per table, except the keys of `but`."""
+    def absent(
+        self, but: Mapping[TableSpec, Mapping[Key, Row | None]]
+    ) -> dict[TableSpec, list[Key]]:
+        """Return the keys read as absent, per table, except those for which `but` has a row."""
         found: dict[TableSpec, list[Key]] = {}
         for spec, table in self._tables.items():
             if table.has_absent:
-                others = but.get(spec, ())
-                keys = [k for k, row in table.rows.items() if row is None and k not in others]
+                new = but.get(spec, {})
+                keys = [k for k, row in table.rows.items() if row is None and new.get(k) is None]
                 if keys:
                     found[spec] = keys
         return found

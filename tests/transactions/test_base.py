@@ -82,12 +82,12 @@ def test_going_back_leaves_what_was_known_at_the_mark(
     assert told(base) == told(kept)
 
 
-def test_rows_known_to_be_absent_are_looked_for_again_unless_they_were_written() -> None:
+def test_rows_known_to_be_absent_are_looked_for_again_unless_they_were_inserted() -> None:
     spec, other = SPECS
     base = Base()
     base.of(spec).fetched({(1,): None, (2,): None, (3,): {"id": 3}}, exclusive=False)
     base.of(other).fetched({(1,): {"id": 1}}, exclusive=False)
-    assert base.absent(but={spec: {(2,): {"id": 2}}}) == {spec: [(1,)]}
+    assert base.absent(but={spec: {(1,): None, (2,): {"id": 2}}}) == {spec: [(1,)]}
     assert base.of(spec).unread(KEYS, exclusive=True) == [(0,), (3,)]
     base.of(spec).fetched({(3,): {"id": 3}}, exclusive=True)
     assert base.of(spec).unread(KEYS, exclusive=True) == [(0,)]

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, get_args
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, insert, select
 from sqlalchemy import update as sql_update
 
 from activedb.config import Settings
@@ -19,6 +19,7 @@ from tests.databases import PATIENCE_S, in_thread, lock_waits, until, waits_at_t
 from tests.transactions.bank import open_bank
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from concurrent.futures import Future
 
     import activedb as adb
@@ -205,6 +206,51 @@ def test_absent_row_that_was_read_stays_absent(bank: Bank) -> None:
     go_on.set()
     assert looker.result(PATIENCE_S) == [None, None]
     inserter.result(PATIENCE_S)
+
+
+FINALLY_ABSENT: dict[str, Callable[[Transaction, Bank], object]] = {
+    "read": lambda t, bank: None,
+    "inserted and deleted": lambda t, bank: (
+        t.insert(bank.accounts, {"id": 3}),
+        t.delete(bank.accounts, 3),
+    ),
+    "by statements": lambda t, bank: (
+        t.execute(insert(bank.accounts), [{"id": 3}]),
+        t.execute(delete(bank.accounts).where(bank.accounts.c.id == 3)),
+    ),
+    "twice": lambda t, bank: [
+        (t.insert(bank.accounts, {"id": 3}), t.delete(bank.accounts, 3)) for _ in range(2)
+    ],
+    "by children": lambda t, bank: (
+        t.spawn(lambda s: s.insert(bank.accounts, {"id": 3})).result(),
+        t.spawn(lambda s: s.delete(bank.accounts, 3)).result(),
+    ),
+    "inserted by an aborted child": lambda t, bank: in_a_child_that_aborts(t, bank),
+}
+
+
+def in_a_child_that_aborts(t: Transaction, bank: Bank) -> None:
+    with t.subtransaction() as s:
+        s.insert(bank.accounts, {"id": 3})
+        s.abort()
+
+
+@pytest.mark.parametrize("way", FINALLY_ABSENT)
+def test_key_that_plain_sql_inserts_after_it_was_read_as_absent_is_a_conflict(
+    bank: Bank, way: str
+) -> None:
+    with pytest.raises(SerializationConflict), bank.db.transaction() as t:
+        assert t.get(bank.accounts, 3) is None
+        FINALLY_ABSENT[way](t, bank)
+        in_thread(insert_by_plain_sql, bank).result(PATIENCE_S)
+        t.update(bank.accounts, 1, balance=7)
+    assert bank.committed() == {1: 10, 2: 20, 3: 9}
+
+
+def insert_by_plain_sql(bank: Bank) -> None:
+    with bank.db.connection() as connection:
+        connection.execute(insert(bank.accounts).values(id=3, balance=9))
+        connection.commit()
 
 
 def waits(db: adb.Database) -> bool:

@@ -16,6 +16,7 @@ from sqlalchemy import (
     CHAR,
     JSON,
     LABEL_STYLE_TABLENAME_PLUS_COL,
+    REAL,
     Boolean,
     Column,
     Computed,
@@ -663,6 +664,60 @@ def test_parameters_that_are_converted_or_named_by_sqlalchemy_select_what_they_s
         assert t.query(select(users.c.id).where(key), {"id_1": 2}) == [(2,)]
         long = select(users.c.id).where(key).set_label_style(LABEL_STYLE_TABLENAME_PLUS_COL)
         assert t.query(long)[0]._fields == ("users_id",)
+
+
+VERSIONS: dict[str, tuple[Any, Any, Any]] = {
+    "CHAR": (CHAR(4), "ab", "xy"),
+    "REAL": (REAL(), 0.5, 0.1),
+    "NUMERIC": (Numeric(8, 2), Decimal("1.15"), Decimal("2.345")),
+    "text": (String(9), "ab", "xy"),
+    "JSON": (JSON(), {"a": 1}, {"b": [1, 2]}),
+    "computed": (Integer(), 1, 5),
+}
+
+
+def type_table(db: adb.Database, kind: str) -> Table:
+    """Return a table with a value of a type, and a column that the database computes."""
+    of_type, old, _ = VERSIONS[kind]
+    computed = [Column("twice", Integer, Computed("value * 2"))] if kind == "computed" else []
+    table = Table(
+        "versions",
+        db.metadata,
+        Column("id", Integer, primary_key=True, autoincrement=False),
+        Column("value", of_type),
+        *computed,
+    )
+    db.create_all()
+    with db.transaction() as t:
+        t.insert(table, {"id": 1, "value": old})
+    return table
+
+
+@pytest.mark.parametrize("kind", VERSIONS)
+@pytest.mark.parametrize("to_write", [False, True])
+def test_query_by_key_that_waits_for_a_sibling_answers_like_every_later_one(
+    db: adb.Database, kind: str, to_write: bool
+) -> None:
+    table = type_table(db, kind)
+    query = select(*table.c[1:]).where(table.c.id == 1)
+    asked = query.with_for_update() if to_write else query
+    is_written = threading.Event()
+
+    def write(s: adb.Transaction) -> None:
+        s.update(table, 1, value=VERSIONS[kind][2])
+        is_written.set()
+        until(lambda: lock_waits(db))
+
+    def ask(s: adb.Transaction) -> list[Any]:
+        assert is_written.wait(PATIENCE_S)
+        return [s.query(asked), s.query(asked), s.query(query.order_by(table.c.id))]
+
+    with db.transaction() as t:
+        t.spawn(write)
+        first, second, third = t.spawn(ask).result()
+    assert first == second == third
+    if kind in ("CHAR", "computed"):
+        assert first == db.run(lambda t: t.query(query))
 
 
 def waits_for_key(one: adb.Database, two: adb.Database) -> bool:
