@@ -93,6 +93,7 @@ class CausalHierarchy(Hierarchy):
     def __init__(self, session: Session, run: Run, cause: TransactionNode, heir: int):
         super().__init__(session, run)
         self.asks_predicates = False
+        self.is_parallel = True  # beside the cause
         self.cause = cause
         self.causes = (heir,)
         self.ended = threading.Event()

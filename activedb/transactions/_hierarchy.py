@@ -97,6 +97,8 @@ class Hierarchy:
     asks_predicates : bool
         True if predicates may be locked in place of tables: it checks at its own commit that other
         processes have inserted no row that satisfies one.
+    is_parallel : bool
+        True if a transaction may run beside others that share its rows: once one has spawned.
     space : str or None
         Under SERIALIZABLE, what its locks add to the names of tables, so that they are its own;
         else None.
@@ -114,6 +116,7 @@ class Hierarchy:
         self.session = session
         self.lends = lends and not session.is_serializable
         self.asks_predicates = lends
+        self.is_parallel = False
         self.space: str | None = None
         self.detectors: set[str] = set()
         self.run = run

@@ -40,6 +40,7 @@ def spawn(
     t.check_usable()
     limit = Limit.after(timeout)
     label = t.next_label()
+    t.hierarchy.is_parallel = True
     t.offer_line()
 
     def call(handle: Child[T]) -> T:
@@ -116,6 +117,7 @@ def run_in_parallel(t: TransactionNode, calls: Iterable[Callable[[], None]]) -> 
 
     Waits for all of them, then raises the first error, with the others as notes.
     """
+    t.hierarchy.is_parallel = True
     _run_lent(t, ((t.next_label(), call) for call in calls))
 
 

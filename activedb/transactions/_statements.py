@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -137,7 +138,8 @@ def _select(
     def find(
         spec: TableSpec, names: tuple[str, ...], values: list[tuple[Any, ...]]
     ) -> list[Key] | None:
-        return _unique_rows(t, spec, names, values, read)
+        mode = Mode.SIX if spec is to_write else Mode.S
+        return _unique_rows(t, spec, names, values, mode, read)
 
     def ask(spec: TableSpec, predicate: Predicate, is_last: bool) -> list[Key] | None:
         understood.add(spec)
@@ -197,14 +199,22 @@ def _unique_rows(
     spec: TableSpec,
     names: tuple[str, ...],
     values: list[tuple[Any, ...]],
+    mode: Mode,
     read: Callable[[TableSpec, list[Key]], Iterable[Row | None]],
 ) -> list[Key] | None:
     """Lock the rows that have certain values of a unique constraint; return their keys.
 
     None if no committed row has some of the values, because nothing keeps others from inserting it.
+    The constraint keeps out other hierarchies. Transactions beside `t` in its own are kept out by a
+    lock on the values: there may be two rows with one value until the commit.
     """
     if not values:
         return []
+    if t.hierarchy.is_parallel:
+        if any(spec.table.c[name].computed is not None for name in names):
+            return None  # rows that are written do not have its value yet
+        chosen_values = zip(names, zip(*values, strict=True), strict=True)
+        lock_predicate(t, spec, Predicate(itertools.starmap(OneOf, chosen_values)), mode)
     equal = [
         Predicate(OneOf(name, [value]) for name, value in zip(names, row, strict=True))
         for row in values

@@ -8,6 +8,8 @@ import re
 import threading
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from functools import partial
+from random import Random
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -35,6 +37,7 @@ from sqlalchemy import (
     Table,
     Time,
     TypeDecorator,
+    UniqueConstraint,
     Uuid,
     and_,
     bindparam,
@@ -66,7 +69,6 @@ from tests.nodes import node_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from random import Random
 
     from activedb import Database
     from tests.databases import Place
@@ -664,6 +666,208 @@ def test_parameters_that_are_converted_or_named_by_sqlalchemy_select_what_they_s
         assert t.query(select(users.c.id).where(key), {"id_1": 2}) == [(2,)]
         long = select(users.c.id).where(key).set_label_style(LABEL_STYLE_TABLENAME_PLUS_COL)
         assert t.query(long)[0]._fields == ("users_id",)
+
+
+def open_seats(where: Place) -> tuple[adb.Database, Table]:
+    """Return a table with unique columns, one alone, two together, and one that is computed."""
+    db = where.open(threads=4)
+    seats = Table(
+        "seats",
+        db.metadata,
+        Column("id", Integer, primary_key=True, autoincrement=False),
+        Column("name", String(20), unique=True),
+        Column("line", Integer),
+        Column("place", Integer),
+        Column("n", Integer),
+        Column("twice", Integer, Computed("n * 2", persisted=True), unique=True),
+        UniqueConstraint("line", "place"),
+    )
+    db.create_all()
+    return db, seats
+
+
+def a_seat(random: Random, key: int) -> dict[str, Any]:
+    return {
+        "id": key,
+        "name": random.choice(["a", "b", "c", None]),
+        "line": random.choice([1, 2, None]),
+        "place": random.choice([1, 2, None]),
+        "n": random.choice([1, 2, 3, 4, None]),
+    }
+
+
+def some_seats(random: Random) -> Iterator[dict[str, Any]]:
+    """Yield rows that the constraints allow."""
+    taken: set[tuple[Any, ...]] = set()
+    for key in KEYS:
+        row = a_seat(random, key)
+        values = {("name", row["name"]), ("n", row["n"]), (row["line"], row["place"])}
+        values = {each for each in values if None not in each}
+        if not taken & values:
+            taken |= values
+            yield row
+
+
+def seat_questions(seats: Table) -> list[Callable[[Random], Any]]:
+    """Return queries by unique values."""
+    c, other = seats.c, seats.alias("other")
+    ids = select(c.id, c.n)
+    return [
+        lambda random: ids.where(c.name == random.choice("abc")),
+        lambda random: ids.where(c.name.in_(random.sample("abc", 2))),
+        lambda random: ids.where(c.name == random.choice("abc"), c.n > 1),
+        lambda random: ids.where(c.line == random.choice([1, 2]), c.place == random.choice([1, 2])),
+        lambda random: ids.where(c.line.in_([1, 2]), c.place == random.choice([1, 2])),
+        lambda random: ids.where(c.line == random.choice([1, 2]), c.place.is_(None)),
+        lambda random: ids.where(c.twice == random.choice([2, 4])),
+        lambda random: ids.where(c.name == random.choice("abc")).with_for_update(),
+        lambda random: (
+            select(c.id, other.c.id.label("of"))
+            .join(other, other.c.place == c.line)
+            .where(c.name == random.choice("abc"), other.c.line == 1)
+        ),
+    ]
+
+
+def change_seats(
+    seats: Table, seed: float, rows: dict[int, dict[str, Any]], t: adb.Transaction
+) -> None:
+    """Insert, change, delete or replace some rows, also with values that are taken."""
+    random = Random(seed)
+    for key in random.sample(KEYS, random.choice([1, 1, 2])):
+        new = a_seat(random, key)
+        if key not in rows:
+            t.insert(seats, new)
+        elif random.random() < 0.5:
+            t.update(seats, key, **{name: new[name] for name in new if name != "id"})
+        else:
+            t.delete(seats, key)
+            if random.random() < 0.5:
+                t.insert(seats, new)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("is_written_first", [False, True])
+def test_query_by_unique_values_has_one_answer_whatever_a_sibling_writes(
+    where: Place, is_written_first: bool
+) -> None:
+    """No constraint keeps rows of one hierarchy apart before its commit."""
+    db, seats = open_seats(where)
+    worlds = Worlds(60 * SCALE, "siblings", is_written_first, waited=5, beside=5, found=5)
+    for random in worlds:
+        rows = {row["id"]: row for row in some_seats(random)}
+        with db.transaction() as t:
+            t.execute(delete(seats))
+            for row in rows.values():
+                t.insert(seats, row)
+        question = random.choice(seat_questions(seats))(random)
+        first, second, has_waited = answers_beside(
+            db, question, partial(change_seats, seats, random.random(), rows), is_written_first
+        )
+        assert first == second, str(question)
+        worlds.met["waited" if has_waited else "beside"] += 1
+        worlds.met["found"] += bool(first)
+
+
+def answers_beside(
+    db: adb.Database,
+    question: Any,
+    change: Callable[[adb.Transaction], object],
+    is_written_first: bool,
+) -> tuple[list[Any], list[Any], bool]:
+    """Ask twice, and have a sibling write before or in between unless one waits for the other.
+
+    Returns both answers, and whether one waited.
+    """
+    steps = [threading.Event() for _ in range(4)]
+    asked, may_ask_again, written, may_end = steps
+
+    def ask(s: adb.Transaction) -> tuple[list[Any], list[Any]]:
+        first = sorted(map(tuple, s.query(question)))
+        asked.set()
+        assert may_ask_again.wait(PATIENCE_S)
+        return first, sorted(map(tuple, s.query(question)))
+
+    def write(s: adb.Transaction) -> None:
+        change(s)
+        written.set()
+        assert may_end.wait(PATIENCE_S)
+
+    with db.transaction() as t:
+        before = lock_waits(db)
+        try:
+            if is_written_first:
+                writing = t.spawn(write)
+                until(lambda: written.is_set() or writing.is_done)
+                asking = t.spawn(ask)
+                until(lambda: asked.is_set() or asking.is_done or lock_waits(db) > before)
+            else:
+                asking = t.spawn(ask)
+                until(lambda: asked.is_set() or asking.is_done)
+                writing = t.spawn(write)
+                until(lambda: written.is_set() or writing.is_done or lock_waits(db) > before)
+            has_waited = lock_waits(db) > before
+            may_end.set()
+            until(lambda: writing.is_done or (has_waited and not is_written_first))
+        finally:
+            for step in steps:
+                step.set()
+        first, second = asking.result()
+        writing.result()
+        t.abort()
+    return first, second, has_waited
+
+
+UNIQUE_VALUES: dict[str, Callable[[adb.Transaction, Table], object]] = {
+    "inserted": lambda s, seats: s.insert(seats, {"id": 2, "name": "a"}),
+    "moved": lambda s, seats: s.update(seats, 3, name="a"),
+    "moved by a statement": lambda s, seats: s.execute(
+        update(seats).where(seats.c.id == 3).values(name="a")
+    ),
+    "inserted by a statement": lambda s, seats: s.execute(insert(seats), [{"id": 2, "name": "a"}]),
+    "computed": lambda s, seats: s.update(seats, 3, n=1),
+    "of several columns": lambda s, seats: s.insert(seats, {"id": 2, "line": 1, "place": 1}),
+}
+
+
+@pytest.mark.parametrize("way", UNIQUE_VALUES)
+def test_unique_value_that_a_query_has_found_is_not_given_to_another_row_by_a_sibling(
+    where: Place, way: str
+) -> None:
+    db, seats = open_seats(where)
+    with db.transaction() as t:
+        t.insert(seats, {"id": 1, "name": "a", "line": 1, "place": 1, "n": 1})
+        t.insert(seats, {"id": 3, "name": "c", "line": 1, "place": None, "n": 3})
+    c = seats.c
+    several = and_(c.line == 1, c.place == 1)
+    found = {"computed": c.twice == 2, "of several columns": several}.get(way, c.name == "a")
+    question = select(c.id).where(found)
+    change = UNIQUE_VALUES[way]
+    answers = answers_beside(db, question, lambda s: change(s, seats), is_written_first=False)
+    assert answers == ([(1,)], [(1,)], True)
+    first, second, has_waited = answers_beside(
+        db, question, lambda s: change(s, seats), is_written_first=True
+    )
+    assert first == second
+    assert has_waited
+
+
+def test_queries_by_unique_values_lock_no_values_where_nothing_runs_beside_them(
+    db: adb.Database,
+) -> None:
+    """Others are kept out by the constraint."""
+    users = open_users(db)
+    query = select(users.c.id).where(users.c.name == "ann")
+    with db.transaction() as t:
+        assert t.query(query) == [(1,)]
+        with t.subtransaction() as s:
+            assert s.query(query) == [(1,)]
+            assert locks_of(s) == {("users", (1,))}
+    with db.transaction() as t:
+        assert t.spawn(lambda s: (s.query(query), locks_of(s))).result() == (
+            [(1,)],
+            {("users", (1,)), ("users", Predicate([OneOf("name", ["ann"])]))},
+        )
 
 
 VERSIONS: dict[str, tuple[Any, Any, Any]] = {
