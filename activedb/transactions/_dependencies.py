@@ -100,6 +100,7 @@ class CausalHierarchy(Hierarchy):
         self._seen: dict[TableSpec, dict[Key, Row | None]] = {}
         self._exclusive: dict[TableSpec, set[Key]] = {}
         self._brought: dict[TableSpec, set[Key]] = {}
+        self._unwritten: dict[TableSpec, set[Key]] = {}
         # Hierarchies whose locks protect each row as read: this one, or those reading through it.
         self._askers: dict[TableSpec, dict[Key, set[Hierarchy]]] = {}
         self._tables: dict[TableSpec, None] = {}
@@ -164,6 +165,13 @@ class CausalHierarchy(Hierarchy):
             if dirty:  # else it reads no table, and no write can have changed its result
                 self._scans.append(_Scan(statement, parameters, tables, dirty, locked, rows))
             return rows
+
+    def shows_unwritten(self, spec: TableSpec, keys: Collection[Key]) -> bool:
+        """Return whether a row was read as the cause, or a cause of that, has it in memory."""
+        with self.latch:
+            if not self._unwritten.get(spec, set()).isdisjoint(keys):
+                return True
+        return not self._is_alone and self.cause.hierarchy.shows_unwritten(spec, keys)
 
     def look_up(self, question: Callable[[Session], T]) -> T:
         """See `Hierarchy`."""
@@ -258,8 +266,11 @@ class CausalHierarchy(Hierarchy):
         self, spec: TableSpec, base: Mapping[Key, Row | None], *, exclusive: bool
     ) -> dict[Key, Row | None]:
         found = {key: self.cause.version(spec, key, row) for key, row in base.items()}
+        unwritten = [key for key, row in found.items() if row is not base[key]]
         with self.latch:
             self._seen.setdefault(spec, {}).update(found)
+            if unwritten:
+                self._unwritten.setdefault(spec, set()).update(unwritten)
             if exclusive:
                 self._exclusive.setdefault(spec, set()).update(found)
         return found
@@ -287,9 +298,7 @@ class CausalHierarchy(Hierarchy):
                 for exclusive in (True, False):
                     keys = spec.in_order([key for key in seen if (key in strong) is exclusive])
                     found = super().read(spec, keys, exclusive=exclusive) if keys else {}
-                    for key in keys:
-                        if found[key] != seen[key]:
-                            raise _changed(f"row {key!r} of {spec.name}")
+                    self._compare(spec, found, {key: seen[key] for key in keys})
             for scan in self._scans:
                 try:
                     rows = super().query(
@@ -297,11 +306,41 @@ class CausalHierarchy(Hierarchy):
                     )
                 except Unlocked as more:  # its values differ each time it is sent
                     raise _changed("the result of a query") from more
-                if [*map(_plain, rows)] != [*map(_plain, scan.rows)]:
+                if not _is_same([*map(_plain, rows)], [*map(_plain, scan.rows)]):
                     raise _changed("the result of a query")
             self._is_alone = True
             self._seen.clear()
             self._scans.clear()
+
+    def _compare(
+        self, spec: TableSpec, found: Mapping[Key, Row | None], seen: Mapping[Key, Row | None]
+    ) -> None:
+        """Raise `SerializationConflict` if rows have changed since they were seen.
+
+        What the cause had in memory is compared as the server shows it: with computed columns, text
+        padded, numbers rounded.
+        """
+        unequal = {key: row for key, row in seen.items() if not _is_same(found[key], row)}
+        if not unequal:
+            return
+        keys = [key[0] if len(key) == 1 else key for key in unequal]
+        tables = self.cause.forest.tables
+        rows = super().query(spec.plain_select, tables, {spec: unequal}, {"keys": keys})
+        shown = {spec.key_of(row): row for row in map(spec.row, rows)}
+        for key in unequal:
+            if not _is_same(found[key], shown.get(key)):
+                raise _changed(f"row {key!r} of {spec.name}")
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether values are equal; NaN equals itself, as it does at the server."""
+    if one == other:
+        return True
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return bool(one != one and other != other)
 
 
 def _plain(row: Any) -> Any:

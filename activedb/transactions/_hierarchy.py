@@ -251,6 +251,10 @@ class Hierarchy:
             taken = {key for key in unread if key not in rows}
             return {key: base.rows[key] for key in keys if key not in taken}
 
+    def shows_unwritten(self, spec: TableSpec, keys: Collection[Key]) -> bool:
+        """Return False: rows are read from the server; a `CausalHierarchy` asks its cause."""
+        return False
+
     def take_back(self, asker: Hierarchy, asked: Mapping[TableSpec, Collection[Key]]) -> None:
         """Do nothing; a `CausalHierarchy` records which hierarchies read through it."""
 

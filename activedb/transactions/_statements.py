@@ -291,8 +291,8 @@ def _rows_by_key(t: TransactionNode, pinned: PinnedKeys, *, to_write: bool) -> l
         return None
     rows = read_locked(t, spec, keys) if to_write else read_rows(t, spec, keys, Mode.S)
     # The values of rows that are not written yet may look different at the server. Also those of a
-    # sibling for whose end the locks have waited.
-    if t.dirty(spec, keys):
+    # sibling for whose end the locks have waited, or of a cause.
+    if t.dirty(spec, keys) or t.hierarchy.shows_unwritten(spec, keys):
         return None
     t.forest.counters.add(_QUERIES["rows"])
     return _shown(spec, pinned, rows.values())

@@ -6,10 +6,25 @@ import contextlib
 import os
 import queue
 import threading
-from typing import TYPE_CHECKING
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import Column, Integer, Table, func, insert, select
+from sqlalchemy import (
+    CHAR,
+    JSON,
+    REAL,
+    Column,
+    Computed,
+    Float,
+    Integer,
+    Numeric,
+    String,
+    Table,
+    func,
+    insert,
+    select,
+)
 from sqlalchemy.exc import DBAPIError
 
 import activedb as adb
@@ -546,6 +561,106 @@ def test_causal_rule_is_tried_again_after_the_commit_if_another_process_interfer
     ledger.db.wait_idle()
     assert seen == [20, 21]
     assert ledger.lines() == ["saw 21"]
+
+
+NAN = float("nan")
+STORED: dict[str, tuple[Any, Any]] = {
+    "computed": (Integer(), 5),
+    "CHAR": (CHAR(4), "ab"),
+    "REAL": (REAL(), 0.123456789),
+    "NUMERIC": (Numeric(8, 2), Decimal("2.345")),
+    "NaN": (Float(), NAN),
+    "decimal NaN": (Numeric(), Decimal("NaN")),
+    "JSON": (JSON(), {"b": [1, 0.1], "a": None}),
+    "text": (String(9), "ab"),
+}
+ASKED: dict[str, Callable[[Transaction, Table], object]] = {
+    "get": lambda t, table: t.get(table, 1),
+    "query by key": lambda t, table: t.query(select(table.c.value).where(table.c.id == 1)),
+    "query": lambda t, table: t.query(select(table).order_by(table.c.id)),
+}
+
+
+def stored_of(ledger: Ledger, kind: str, value: Any) -> tuple[Table, Any]:
+    """Return a table with a row that has a value of a type, and another value of it."""
+    of_type, other = STORED[kind]
+    computed = [Column("more", Integer, Computed("value + 1"))] if kind == "computed" else []
+    table = Table(
+        "stored",
+        ledger.db.metadata,
+        Column("id", Integer, primary_key=True, autoincrement=False),
+        Column("value", of_type),
+        *computed,
+    )
+    ledger.db.create_all()
+    with ledger.db.transaction() as t:
+        t.insert(table, {"id": 1, "value": value})
+    return table, other
+
+
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("is_written", [True, False])
+@pytest.mark.parametrize("kind", STORED)
+def test_causal_rule_is_not_tried_again_for_values_that_the_server_shows_otherwise(
+    ledger: Ledger, kind: str, is_written: bool, asked: str
+) -> None:
+    if "NaN" in kind and not ledger.db._store.is_shared:
+        pytest.skip("SQLite has no NaN")
+    table, value = stored_of(ledger, kind, None if is_written else STORED[kind][1])
+    steps = Steps()
+    seen: list[object] = []
+
+    @ledger.db.rule(on=adb.event("E"), coupling="causal")
+    def rule(t: Transaction, o: Occurrence) -> None:
+        seen.append(ASKED[asked](t, table))
+        ledger.write(t, "saw it")
+        steps.reach("rule has run")
+
+    with ledger.db.transaction() as t:
+        if is_written:
+            t.update(table, 1, value=value)
+        ledger.db.signal("E")
+        steps.wait("rule has run")
+    ledger.db.wait_idle()
+    assert ledger.lines() == ["saw it"]
+    assert len(seen) == 1
+    if asked != "get":  # which shows what was written
+        assert repr(seen[0]) == repr(ledger.db.run(lambda t: ASKED[asked](t, table)))
+
+
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("kind", STORED)
+def test_causal_rule_is_tried_again_if_another_process_changes_what_the_trigger_wrote(
+    ledger: Ledger, kind: str, asked: str
+) -> None:
+    if not ledger.db._store.is_shared:
+        pytest.skip("only a server has other processes")
+    table, value = stored_of(ledger, kind, None)
+    steps = Steps()
+    seen: list[object] = []
+
+    @ledger.db.rule(on=adb.event("E"), coupling="causal")
+    def rule(t: Transaction, o: Occurrence) -> None:
+        seen.append(ASKED[asked](t, table))
+        ledger.write(t, "saw it")
+        steps.reach("rule has run")
+
+    def meddle(point: str) -> None:
+        if point == "after commit" and not steps.is_reached("meddled"):
+            steps.reach("meddled")
+            with ledger.db.connection() as connection:
+                connection.execute(table.update().values(value=None))
+                connection.commit()
+
+    with ledger.db.transaction() as t:
+        t.update(table, 1, value=value)
+        ledger.db.signal("E")
+        steps.wait("rule has run")
+        ledger.db._store.trigger = meddle
+    ledger.db.wait_idle()
+    assert ledger.lines() == ["saw it"]
+    assert len(seen) == 2
+    assert seen[1] == ledger.db.run(lambda t: ASKED[asked](t, table))
 
 
 @pytest.mark.parametrize("coupling", ["immediate", "deferred", "detached", "sequential", "causal"])
