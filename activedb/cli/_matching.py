@@ -15,7 +15,7 @@ from activedb.events import Detector, Expression, Occurrence
 __all__ = ["Figures", "FileMatching", "Progress"]
 
 _FIRST_ROWS = 100  # rows from which the columns are inferred
-_TRIM_EVERY = 1_000  # events
+_TRIM_EVERY = 1_000  # events, and moments at which time completes something
 _TELL_EVERY = 1_000  # rows
 
 Progress: TypeAlias = Callable[[str], None]
@@ -124,6 +124,7 @@ class FileMatching:
         self._fail_fast = fail_fast
         self._until = until
         self._detectors = {name: Detector(queries[name], name=name) for name in queries}
+        self._since_trim = 0
         self._listening: dict[tuple[str, str], list[tuple[str, Detector]]] = {}
         for name, expression in queries.items():
             for key in expression.keys:
@@ -242,7 +243,6 @@ class FileMatching:
         self, events: Iterable[tuple[int, Occurrence]], until_us: int | None
     ) -> Iterator[tuple[str, Occurrence]]:
         figures = self.figures
-        since_trim = 0
         for us, together in groupby(events, key=lambda event: event[1].us):
             if figures.first_us is None:
                 figures.first_us = us
@@ -252,10 +252,8 @@ class FileMatching:
             yield from self._advance(us)
             for number, o in sorted(together, key=lambda event: event[1].id or ""):
                 yield from self._feed(number, o)
-                since_trim += 1
-            if since_trim >= _TRIM_EVERY:
-                since_trim = 0
-                self._trim(us)
+                self._since_trim += 1
+            self._trim_at_times(us)
         if figures.last_us is not None:
             end_us = figures.last_us if until_us is None else until_us
             yield from self._advance(end_us + 1)
@@ -276,16 +274,33 @@ class FileMatching:
             yield from ((name, match) for match in found)
 
     def _advance(self, us: int) -> Iterator[tuple[str, Occurrence]]:
-        """Yield the matches that time completes before `us`, in time order."""
-        due = []
+        """Yield the matches that time completes before `us`, in time order.
+
+        Each moment by itself: between two events there may be any number of them.
+        """
+        due = {}
         for name, detector in self._detectors.items():
             due_us = detector.due_us
             if due_us is not None and due_us < us:
-                due += [(name, match) for match in detector.advance(us)]
-        due.sort(key=lambda found: found[1].us)
-        yield from due
+                due[name] = due_us
+        while due:
+            moment_us = min(due.values())
+            for name in [name for name, due_us in due.items() if due_us == moment_us]:
+                detector = self._detectors[name]
+                yield from ((name, match) for match in detector.advance(moment_us + 1))
+                next_us = detector.due_us
+                if next_us is not None and next_us < us:
+                    due[name] = next_us
+                else:
+                    del due[name]
+            self._since_trim += 1
+            self._trim_at_times(moment_us)
+
+    def _trim_at_times(self, us: int) -> None:
+        if self._since_trim >= _TRIM_EVERY:
+            self._since_trim = 0
+            self._trim(us)
 
     def _trim(self, us: int) -> None:
         for detector in self._detectors.values():
-            if detector.horizon_us is not None:
-                detector.trim(us - detector.horizon_us)
+            detector.trim(us - (detector.horizon_us or 0))
