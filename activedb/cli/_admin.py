@@ -15,7 +15,7 @@ from activedb.config import Settings, mask_url
 from activedb.database import connect
 from activedb.errors import ConfigurationError
 from activedb.monitor import addresses
-from activedb.spelling import clipped, counted
+from activedb.spelling import clipped, counted, printable
 from activedb.store.journals import Overview, database_migrations, read_overview
 from activedb.store.server import Migrations, migration_sql, rights_of_roles, role_statements
 from coupling.acta import AXIOMS, AxiomViolation, BadLine, History, audit
@@ -275,10 +275,8 @@ def status(url: Url = None, as_json: Json = False, show_traceback: Trace = False
     found = overview.migrations
     of = "no activedb tables" if found.found is None else f"tables of version {found.found}"
     newer = f" (the newest is {found.newest}; run activedb migrate)" if found.due else ""
-    typer.echo(
-        f"{shown_url}, schema {overview.schema}: {of}{newer}, "
-        f"{overview.connections} activedb connection{'' if overview.connections == 1 else 's'}"
-    )
+    connections = counted(overview.connections, "activedb connection")
+    typer.echo(printable(f"{shown_url}, schema {overview.schema}: {of}{newer}, {connections}"))
     if found.are_newer:
         typer.echo("a newer activedb created these tables; this version may not understand them")
     _print_monitors(monitors)
@@ -288,7 +286,8 @@ def status(url: Url = None, as_json: Json = False, show_traceback: Trace = False
 
 def _print_monitors(monitors: Sequence[dict[str, Any]]) -> None:
     for each in monitors:
-        typer.echo(f"process {each['pid']} has its monitor at {each['url']}: activedb top shows it")
+        at = printable(each["url"])
+        typer.echo(f"process {each['pid']} has its monitor at {at}: activedb top shows it")
 
 
 def _print(

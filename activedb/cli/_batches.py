@@ -15,6 +15,7 @@ from activedb.cli._report import Reporter
 from activedb.cli._running import opened
 from activedb.database import Database
 from activedb.errors import ConfigurationError, NotRecorded
+from activedb.spelling import printable
 
 if TYPE_CHECKING:
     from activedb.batches import CompensationPlan
@@ -205,7 +206,7 @@ def _ask(plan: CompensationPlan) -> None:
             "there is no terminal to ask for confirmation: inspect the plan with --plan, then "
             "pass --yes"
         )
-    typer.echo("\n".join(plan.explain()), err=True)
+    typer.echo("\n".join(map(printable, plan.explain())), err=True)
     typer.echo("Execute this plan? [y/N]: ", nl=False, err=True)
     try:  # typer's own question makes one error of Ctrl-C and Ctrl-D
         answer = input()

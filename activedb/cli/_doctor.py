@@ -25,6 +25,7 @@ from activedb.cli._running import feed_class
 from activedb.clock import ClockStatus, KernelClock
 from activedb.config import Settings, mask_url
 from activedb.errors import ActiveDBError, ConfigurationError
+from activedb.spelling import printable
 from activedb.store.journals import database_migrations, lacking_rights
 from activedb.store.server import (
     POSTGRES_VERSION,
@@ -309,9 +310,9 @@ def _text(found: Sequence[Finding], counts: Counter[Verdict]) -> Text:
     wide = max(len(each.what) for each in found)
     for each in found:
         text.append(f"{each.verdict:<8}", _STYLES[each.verdict])
-        text.append(f"{each.what:<{wide}}  {each.found}\n")
+        text.append(f"{each.what:<{wide}}  {printable(each.found)}\n")
         if each.advice:
-            text.append(f"{'':8}{'':{wide}}  → {each.advice}\n")
+            text.append(f"{'':8}{'':{wide}}  → {printable(each.advice)}\n")
     return text.append(f"{_some(counts['problem'], 'problem')}, {_some(counts['note'], 'note')}")
 
 

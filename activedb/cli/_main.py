@@ -53,6 +53,7 @@ from activedb.errors import (
     StreamError,
 )
 from activedb.monitor import grafana_dashboard
+from activedb.spelling import printable
 
 __all__ = ["main", "message_of", "status_of"]
 
@@ -360,16 +361,21 @@ def _status(arguments: list[str]) -> int:
         ended = app(arguments, standalone_mode=False)
     except _UsageError as error:
         if str(error):  # a call without arguments has shown the help
-            typer.echo(f"error: {str(error).rstrip('.')}; --help shows the usage", err=True)
+            _tell(f"error: {str(error).rstrip('.')}; --help shows the usage")
         return 2
     except KeyboardInterrupt:
         ended = INTERRUPTED
     except Exception as error:
         if "--traceback" in arguments:
-            traceback.print_exc()
+            _tell(traceback.format_exc().rstrip("\n"))
         else:
-            typer.echo(f"error: {message_of(error)}", err=True)
+            _tell(f"error: {message_of(error)}")
         return status_of(error)
     if ended == INTERRUPTED:  # typer turns an interrupt into this status, too
         typer.echo("interrupted; run the command again to continue", err=True)
     return ended if isinstance(ended, int) else 0
+
+
+def _tell(text: str) -> None:
+    """Print an error, escaped but for line breaks and the tabs that place a caret."""
+    typer.echo("".join(c if c in "\n\t" else printable(c) for c in text), err=True)

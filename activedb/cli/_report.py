@@ -171,7 +171,7 @@ class Reporter:
     def result(self, title: str, outcome: RunFigures) -> None:
         """Print the figures: a table, or one JSON object."""
         if self._as_json:
-            self._out.print_json(json.dumps(outcome.figures, default=str))
+            self.json(outcome.figures)
             return
         table = Table(title=_plain(title), show_header=False, title_justify="left")
         table.add_column(style="bold")
@@ -182,8 +182,9 @@ class Reporter:
         self._out.print(table)
 
     def json(self, record: Mapping[str, Any]) -> None:
-        """Print one JSON object."""
-        self._out.print_json(json.dumps(record, default=str))
+        """Print one JSON object; in ASCII if it has characters that may control a terminal."""
+        text = json.dumps(record, default=str, ensure_ascii=False)
+        self._out.print_json(text, ensure_ascii=not text.isprintable())
 
     def says(self, text: str | Text, record: Mapping[str, Any]) -> None:
         """Print a text, or one JSON object."""
@@ -204,7 +205,7 @@ class Reporter:
         No cell is cut, so that an id can be passed to the next command.
         """
         if self._as_json:
-            self._out.print_json(json.dumps(as_json, default=str))
+            self.json(as_json)
             return
         table = Table(title=_plain(title), title_justify="left")
         for column in columns:

@@ -19,6 +19,7 @@ from activedb.cli._report import Reporter, console_of
 from activedb.cli._running import all_opened, opened
 from activedb.config import Settings
 from activedb.errors import ConfigurationError, DefinitionError
+from activedb.spelling import printable
 from activedb.store.journals import read_overview
 
 if TYPE_CHECKING:
@@ -85,7 +86,6 @@ def ls(
     of ACTIVEDB_URL or the embedded Postgres, if it exists.
     """
     from activedb.analysis import rule_as_dict
-    from activedb.spelling import printable
 
     analysis, states = _with_states(file, url, Reporter(as_json=as_json))
     if as_json:
@@ -118,7 +118,6 @@ def show(
     Also shows its state, as recorded by the database that ls uses.
     """
     from activedb.analysis import profile_named, rule_as_dict, rule_text
-    from activedb.spelling import printable
 
     analysis, states = _with_states(file, url, Reporter(as_json=as_json))
     profile = profile_named(analysis, name)
@@ -273,9 +272,9 @@ def load(
     done = "would be" if dry_run else "is"
     for rule in rules:
         state = "enabled" if rule["enabled"] else "disabled"
-        typer.echo(f"rule {rule['name']} {done} {state} (version {rule['version']})")
+        typer.echo(printable(f"rule {rule['name']} {done} {state} (version {rule['version']})"))
     if queries:
-        typer.echo(f"queries: {', '.join(queries)}")
+        typer.echo(printable(f"queries: {', '.join(queries)}"))
 
 
 class _DryRun(Exception):  # not an error: it rolls back what was tried
@@ -314,7 +313,8 @@ def _switch(name: str, file: Path | None, url: str | None, *, enabled: bool, as_
     if as_json:
         _print({"name": name, "enabled": enabled, "version": version})
     else:
-        typer.echo(f"rule {name} is {'enabled' if enabled else 'disabled'} (version {version})")
+        state = "enabled" if enabled else "disabled"
+        typer.echo(printable(f"rule {name} is {state} (version {version})"))
 
 
 def _analysis(

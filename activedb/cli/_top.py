@@ -20,6 +20,7 @@ from rich.text import Text
 
 from activedb.cli._options import Attach, AttachToken, Trace, not_empty
 from activedb.errors import ConfigurationError
+from activedb.spelling import printable
 
 __all__ = ["dashboard", "screen", "top"]
 
@@ -188,8 +189,8 @@ def _head(state: Mapping[str, Any]) -> Text:
     process, latency = state["process"], state["latency_s"]
     up_s = process["now_s"] - process["started_s"]
     text = Text()
-    text.append(f"activedb {process['version']}", style="bold")
-    text.append(f"  process {process['pid']} on {process['host']}, {process['url']}, ")
+    text.append(printable(f"activedb {process['version']}"), style="bold")
+    text.append(printable(f"  process {process['pid']} on {process['host']}, {process['url']}, "))
     text.append(f"up {_age(up_s)}; transactions p50 ")
     text.append(f"{_ms(latency['transaction']['p50'])} p99 {_ms(latency['transaction']['p99'])}")
     text.append(f", commits p99 {_ms(latency['commit']['p99'])}")
@@ -331,7 +332,7 @@ def _table(title: str, columns: Sequence[str]) -> Table:
 
 
 def _row(table: Table, cells: Iterable[str], *, style: str = "") -> None:
-    table.add_row(*map(Text, cells), style=style)
+    table.add_row(*(Text(printable(cell)) for cell in cells), style=style)
 
 
 def _ids(ids: Sequence[int] | None) -> str:

@@ -63,6 +63,31 @@ def test_screen_shows_waits_rules_and_rates(memory: Callable[..., Watched]) -> N
     assert "0 live transactions" in shown(watched.state())
 
 
+def test_screen_of_any_names_has_no_character_that_controls_the_terminal(
+    memory: Callable[..., Watched],
+) -> None:
+    watched = memory(monitor_values=True)
+    watched.db.rule(on=adb.event("e"), name="rule")(lambda t, o: None)
+    with watched.db.transaction() as t:
+        t.update(watched.accounts, 2, balance=1)
+        other = in_thread(watched.db.run, lambda t: t.get(watched.accounts, 2))
+        until(lambda: watched.state()["locks"]["waits_total"])
+        state = watched.state()
+    other.result(PATIENCE_S)
+    text = shown(with_texts(state, "\x1b[31m\x07\x9b2J\u202e\r"))
+    assert "x1b[31m" in text
+    assert not {c for c in text if not c.isprintable()} - {"\n"}
+
+
+def with_texts(value: Any, text: str) -> Any:
+    """A state all of whose texts are this one."""
+    if isinstance(value, dict):
+        return {key: with_texts(each, text) for key, each in value.items()}
+    if isinstance(value, list):
+        return [with_texts(each, text) for each in value]
+    return text if isinstance(value, str) else value
+
+
 def test_rates_after_a_restart_are_since_the_new_process_began(
     memory: Callable[..., Watched],
 ) -> None:
