@@ -414,7 +414,8 @@ def every(
     alias : str, optional
         The part's name in a sequence.
     """
-    offset_us = window_us_of(offset, "every(offset=…)") if offset else 0
+    is_zero = not isinstance(offset, bool) and offset in (0, timedelta())
+    offset_us = 0 if is_zero else window_us_of(offset, "every(offset=…)")
     return _scheduled(Every(window_us_of(period, "every()"), offset_us), alias)
 
 

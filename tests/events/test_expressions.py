@@ -445,6 +445,10 @@ wrong: list[tuple[Callable[[], object], str]] = [
     (lambda: at(1e13), r"at\(\) takes a moment"),
     (lambda: every(0), r"every\(\) takes a finite time"),
     (lambda: every(-1), r"every\(\) takes a finite time"),
+    *[
+        (lambda offset=offset: every(60, offset=offset), r"every\(offset=…\) takes seconds")
+        for offset in ("", [], {}, (), False, None)
+    ],
     (lambda: every(5, offset=-1), r"every\(offset=…\) takes a finite time"),
     (lambda: cron("whenever"), "'whenever' is not a cron expression .*write minute, hour"),
     (lambda: cron("61 * * * *"), "is not a cron expression"),
