@@ -7,6 +7,7 @@ import gzip
 import importlib
 import io
 import json
+import math
 import re
 import sys
 import zlib
@@ -214,7 +215,7 @@ def _json(text: IO[str]) -> Iterator[tuple[int, Row | RowRefusal]]:
             yield number, RowRefusal("it is not UTF-8")
             continue
         try:
-            row = json.loads(stripped)
+            row = json.loads(stripped, parse_float=_number)
         except (ValueError, RecursionError) as error:
             yield number, RowRefusal("it is not valid JSON", str(error))
             continue
@@ -223,7 +224,7 @@ def _json(text: IO[str]) -> Iterator[tuple[int, Row | RowRefusal]]:
 
 def _json_array(text: str) -> Iterator[tuple[int, Row | RowRefusal]]:
     try:
-        rows = json.loads(text)
+        rows = json.loads(text, parse_float=_number)
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(
             f"the input begins as a JSON array, but is not one ({error}); write one object a line"
@@ -673,7 +674,13 @@ class EventConverter:
             return {"true": True, "false": False}.get(text, text)
         if WHOLE.fullmatch(text) is not None:
             return int(text) if len(text) < 20 else text
-        return float(text)
+        return _number(text)
+
+
+def _number(text: str) -> float | str:
+    """Return the value of a number; the text itself if no float is as large."""
+    value = float(text)
+    return value if math.isfinite(value) else text
 
 
 def _guess(names: Iterable[str], known: Sequence[str]) -> str | None:

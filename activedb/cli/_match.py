@@ -378,8 +378,9 @@ def match(
 
     No database is needed. Each row is an event: one column has its type, one its time, and all
     other columns are its parameters. In CSV, a value that looks like a number, true or false is
-    read as such. A file in time order is read row by row; any other file is read into memory and
-    sorted. Time ends with the last event, unless --until gives a later time.
+    read as such. A number too large for a float stays text. A file in time order is read row by
+    row; any other file is read into memory and sorted. Time ends with the last event, unless
+    --until gives a later time.
 
     A row that is not a valid event is refused and counted with the reason, and the run continues.
     If all rows, or all events of the queries, are refused, the status is 1.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -42,12 +43,28 @@ UNITS_US = {name: us for us, names in _UNITS.items() for name in names.split()}
 # long for a duration, or a fraction of a microsecond.
 _EXACT = Context(prec=60, Emin=-60, Emax=60, traps=[Inexact, InvalidOperation, Overflow])
 _INTERVAL = re.compile(r"\s*(-?)\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*\Z", re.IGNORECASE)
+
+
+def _decimal(text: str) -> Decimal:
+    value = Decimal(text)
+    if value.is_snan():  # no term takes it
+        raise InvalidOperation
+    return value
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if math.isinf(value) and "inf" not in text.lower():
+        raise OverflowError
+    return value
+
+
 _TYPES: dict[str, Callable[[str], Any]] = {
     "DATE": date.fromisoformat,
     "TIME": time.fromisoformat,
     "TIMESTAMP": datetime.fromisoformat,
-    "DECIMAL": Decimal,
-    "FLOAT": float,
+    "DECIMAL": _decimal,
+    "FLOAT": _float,
 }
 
 
@@ -77,7 +94,7 @@ def literal_value(source: SourceText, tree: Tree[Token]) -> Any:
     assert isinstance(first, Token)
     text = str(first)
     if first.type == "NUMBER":
-        return _converted(source, first, int if text.isdigit() else float, text, "number")
+        return _converted(source, first, int if text.isdigit() else _float, text, "number")
     if first.type == "STRING":
         return text
     if first.type == "BYTES":
@@ -105,6 +122,8 @@ def _converted(
         return convert(text)
     except (ValueError, InvalidOperation):
         raise source.error(start_of(token), f"{text!r} is not a valid {kind}") from None
+    except OverflowError:
+        raise source.error(start_of(token), f"{text} is beyond the range of floats") from None
 
 
 def _us(source: SourceText, at: int, number: str, unit: str) -> int:

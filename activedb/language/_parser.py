@@ -18,7 +18,7 @@ from lark.exceptions import UnexpectedToken
 from lark.lexer import Lexer
 
 from activedb.errors import DefinitionError, RuleSyntaxError
-from activedb.spelling import did_you_mean
+from activedb.spelling import clipped, did_you_mean, printable
 
 __all__ = [
     "KEYWORDS",
@@ -30,6 +30,11 @@ __all__ = [
     "start_of",
     "tokens",
 ]
+
+
+_EXCERPT_MAX = 160  # characters of a line that an error shows
+_WORD_MAX = 100  # characters of a word in its message
+_LONG_WORD = re.compile(rf"\S{{{_WORD_MAX + 1},}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +61,28 @@ class SourceText:
         return before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
 
     def error(self, offset: int, message: str) -> RuleSyntaxError:
-        """Return an error that shows the line with a caret below the character."""
+        """Return an error that shows the line, as far as it is near, with a caret below."""
         line, column = self.place(offset)
         shown = self.text.split("\n")[line - 1].rstrip("\r")
+        begin = max(0, min(column - 1 - _EXCERPT_MAX // 2, len(shown) - _EXCERPT_MAX))
+        end = begin + _EXCERPT_MAX
+        before = ("…" if begin else "") + _escaped(shown[begin : column - 1])
+        after = _escaped(shown[column - 1 : end]) + ("…" if end < len(shown) else "")
         # A tab is a tab in both lines, which aligns the caret.
-        indent = "".join("\t" if c == "\t" else " " for c in shown[: column - 1])
-        excerpt = f"{shown}\n{indent}^"
+        indent = "".join("\t" if c == "\t" else " " for c in before)
+        excerpt = f"{before}{after}\n{indent}^"
+        message = _LONG_WORD.sub(lambda word: clipped(word[0], _WORD_MAX), message)
         return RuleSyntaxError(
             f"line {line}, column {column}: {message}\n{excerpt}",
             line=line,
             column=column,
             excerpt=excerpt,
         )
+
+
+def _escaped(text: str) -> str:
+    """Return `text` as a terminal shows it, but with its tabs."""
+    return "\t".join(map(printable, text.split("\t")))
 
 
 # -- lexer of the rule language, which passes SQL on as single tokens ------------------------------

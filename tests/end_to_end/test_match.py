@@ -316,7 +316,8 @@ def test_values_of_csv_are_numbers_and_truth_values_where_they_look_so(
     match: Callable[..., Done], tmp_path: Path
 ) -> None:
     (tmp_path / "v.csv").write_text(
-        "type,time,a,b,c,d,e,f,g\nA,1,12,-1.5e3,true,007,NA,,12345678901234567890\n",
+        "type,time,a,b,c,d,e,f,g,h,i\n"
+        f"A,1,12,-1.5e3,true,007,NA,,12345678901234567890,1e999,-{'9' * 400}.5\n",
         encoding="utf-8",
     )
     (found,) = match("A", "--input", "v.csv", "--json", "--null", "NA").result["matches"]
@@ -328,12 +329,24 @@ def test_values_of_csv_are_numbers_and_truth_values_where_they_look_so(
         "e": None,
         "f": None,
         "g": "12345678901234567890",
+        "h": "1e999",
+        "i": f"-{'9' * 400}.5",
     }
     texts = match("A", "--input", "v.csv", "--json", "--text", "a", "--text", "c")
     assert (
         texts.result["matches"][0]["params"] | {"a": "12", "c": "true", "e": "NA"}
         == (texts.result["matches"][0]["params"])
     )
+
+
+@pytest.mark.parametrize("form", ["{}\n", "[{}]"])
+def test_number_of_json_that_no_float_can_hold_stays_text(
+    match: Callable[..., Done], tmp_path: Path, form: str
+) -> None:
+    row = '{"type": "A", "time": 1, "a": 1e999, "b": {"c": [-1e400, 1.5]}}'
+    (tmp_path / "v.json").write_text(form.format(row), encoding="utf-8")
+    (found,) = match("A", "--input", "v.json", "--json").result["matches"]
+    assert found["params"] == {"a": "1e999", "b": {"c": ["-1e400", 1.5]}}
 
 
 def test_columns_are_named_where_they_cannot_be_guessed(

@@ -49,6 +49,10 @@ def test_error_shows_line_column_and_caret() -> None:
         ("CREATE QUERY Q PATTERN SEQ(A, B) WHERE 1 = (SELECT 1", (1, 44), "not closed"),
         ("CREATE RULE R ON A BEGIN DELETE FROM log", (1, 25), "BEGIN has no END"),
         ("CREATE RULE R ON A BEGIN DELETE FROM log) END", (1, 41), "closes nothing"),
+        ("CREATE QUERY Q PATTERN A WHERE x = 1e400", (1, 36), "beyond the range of floats"),
+        ("CREATE QUERY Q PATTERN A WHERE x = -1e400", (1, 37), "beyond the range of floats"),
+        ("CREATE QUERY Q PATTERN A WHERE x = FLOAT '1e400'", (1, 36), "beyond the range of float"),
+        ("CREATE QUERY Q PATTERN A WHERE x = DECIMAL 'sNaN'", (1, 36), "not a valid DECIMAL"),
         # patterns
         ("CREATE QUERY Q PATTERN SEQ(A, !B)", (1, 14), "without a window"),
         ("CREATE QUERY Q PATTERN SEQ(A, B+)", (1, 14), "neither a bound nor a window"),
@@ -150,6 +154,34 @@ def test_text_without_meaning_says_where_and_what(
     error = error_of(text)
     assert message in str(error)
     assert (error.line, error.column) == place, str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "column"),
+    [
+        ("x = 1 " + " " * 10_000 + "#", 10_007),
+        ("#" + " " * 10_000 + "x", 1),
+        ("x = " + "9" * 10_000, 5),
+        ("x = " + "9" * 10_000 + ".5", 5),
+        ("x = DATE '" + "9" * 10_000 + "'", 5),
+        ("x = INTERVAL '1 " + "y" * 10_000 + "'", 14),
+        ("x = 1 + " * 2_000 + "#", 16_001),
+        ("x = 1 " + "y" * 10_000, 7),
+        ("x = '" + "y" * 10_000, 5),
+        ("\t" * 60 + "x = 1 #" + " " * 100, 67),
+        ("x = '\x1b[31m' #", 13),
+    ],
+    ids=lambda value: str(value)[:12],
+)
+def test_error_in_a_long_line_shows_what_is_near_its_place(text: str, column: int) -> None:
+    with pytest.raises(RuleSyntaxError) as caught:
+        parse_term(text)
+    error = caught.value
+    assert (error.line, error.column) == (1, column)
+    assert len(str(error)) < 1_000
+    line, caret = error.excerpt.split("\n")
+    assert line[len(caret) - 1] == text[column - 1]
+    assert line[: len(caret) - 1].count("\t") == caret.count("\t")
 
 
 def test_error_is_a_definition_error_of_patterns_and_terms_too() -> None:

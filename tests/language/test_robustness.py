@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,8 @@ from hypothesis import strategies as st
 from sqlalchemy import MetaData
 
 from activedb.errors import RuleSyntaxError
-from activedb.language import parse, text
+from activedb.events.terms import Literal
+from activedb.language import parse, parse_term, text
 from tests.language.tables import declare
 
 SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
@@ -119,6 +122,16 @@ NUMBERS = st.one_of(
 def test_any_number_is_read_or_refused_with_its_place(script: str, data: st.DataObject) -> None:
     count = script.replace("{{", "").count("{}")
     read(script.format(*(data.draw(NUMBERS) for _ in range(count))))
+
+
+@pytest.mark.parametrize("written", ["{}", "FLOAT '{}'", "DECIMAL '{}'"])
+@settings(max_examples=50 * SCALE, deadline=None)
+@given(NUMBERS)
+def test_any_number_that_is_read_is_a_number(written: str, number: str) -> None:
+    with suppress(RuleSyntaxError):
+        term = parse_term(f"x = {written.format(number)}")
+        assert isinstance(term.right, Literal)
+        assert math.isfinite(term.right.value) or term.right.value.is_finite()
 
 
 @pytest.mark.parametrize(

@@ -351,6 +351,8 @@ class Literal(Term):
                 f"a term takes a number, string, boolean, date, time, timedelta, bytes or None, "
                 f"not {self.value!r}"
             )
+        if isinstance(self.value, Decimal) and self.value.is_snan():
+            raise PatternError("a term takes NaN, but no signalling NaN, which compares to nothing")
         try:
             _written(self.value)
         except ValueError:  # an integer beyond `sys.get_int_max_str_digits`

@@ -95,7 +95,7 @@ def test_and_of_several_is_one_and() -> None:
     assert len(term.conditions) == 3
 
 
-@pytest.mark.parametrize("wrong", [[1], {}, object(), len, 1j])
+@pytest.mark.parametrize("wrong", [[1], {}, object(), len, 1j, Decimal("sNaN"), Decimal("-sNaN7")])
 def test_literal_of_another_type_is_refused(wrong: Any) -> None:
     with pytest.raises(PatternError, match="a term takes"):
         Literal(wrong)
