@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import importlib
@@ -125,8 +126,10 @@ class EventFile:
         if len(delimiter) != 1 or delimiter in '\r\n"':
             raise ConfigurationError(f"a delimiter is one character, not {delimiter!r}")
         try:
-            "".encode(encoding)
-        except LookupError:
+            "".encode(encoding)  # refuses codecs of bytes
+            # "idna", say, cannot keep what it does not decode.
+            codecs.getincrementaldecoder(encoding)("surrogateescape").decode(b"a")
+        except (LookupError, UnicodeError):
             raise ConfigurationError(
                 f"there is no encoding {encoding!r}: write one such as utf-8 or latin-1"
             ) from None
@@ -166,9 +169,14 @@ class EventFile:
                 with io.TextIOWrapper(
                     raw, encoding=_without_bom(self.encoding), errors="surrogateescape", newline=""
                 ) as text:
-                    yield from self._csv(text) if self.format == "csv" else _json(text)
+                    yield from self._csv(text) if self.format == "csv" else self._json(text)
         except (OSError, EOFError, zlib.error) as error:
             raise FeedFailed(f"{self.title} cannot be read to its end: {error}") from error
+        except UnicodeError as error:  # a byte too few or too many, and all behind it is lost
+            raise FeedFailed(
+                f"{self.title} cannot be read to its end as {self.encoding}: {error}; "
+                "check --encoding"
+            ) from error
 
     def _csv(self, text: IO[str]) -> Iterator[tuple[int, Row | RowRefusal]]:
         csv.field_size_limit(_FIELD_MAX)
@@ -200,26 +208,25 @@ class EventFile:
             else:
                 yield reader.line_num, dict(zip(header, fields, strict=True))
 
-
-def _json(text: IO[str]) -> Iterator[tuple[int, Row | RowRefusal]]:
-    is_first = True
-    for number, line in enumerate(text, 1):
-        stripped = line.strip()
-        if not stripped:
-            continue
-        if is_first and stripped.startswith("["):
-            yield from _json_array(line + text.read())
-            return
-        is_first = False
-        if not _is_text(stripped):
-            yield number, RowRefusal("it is not UTF-8")
-            continue
-        try:
-            row = json.loads(stripped, parse_float=_number)
-        except (ValueError, RecursionError) as error:
-            yield number, RowRefusal("it is not valid JSON", str(error))
-            continue
-        yield number, _object(row)
+    def _json(self, text: IO[str]) -> Iterator[tuple[int, Row | RowRefusal]]:
+        is_first = True
+        for number, line in enumerate(text, 1):
+            stripped = line.strip()
+            if not stripped:
+                continue
+            if is_first and stripped.startswith("["):
+                yield from _json_array(line + text.read())
+                return
+            is_first = False
+            if not _is_text(stripped):
+                yield number, RowRefusal(f"it is not {self.encoding}")
+                continue
+            try:
+                row = json.loads(stripped, parse_float=_number)
+            except (ValueError, RecursionError) as error:
+                yield number, RowRefusal("it is not valid JSON", str(error))
+                continue
+            yield number, _object(row)
 
 
 def _json_array(text: str) -> Iterator[tuple[int, Row | RowRefusal]]:

@@ -593,6 +593,54 @@ def test_file_that_cannot_be_read_exits_with_one(
     assert (done.status, said in done.err) == (1, True), done.err
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-8", "utf-7"])
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "json"])
+@pytest.mark.parametrize("cut", [0, 1, 3, 37])
+def test_file_cut_anywhere_ends_with_its_name_or_costs_a_row(
+    match: Callable[..., Done], tmp_path: Path, encoding: str, suffix: str, cut: int
+) -> None:
+    rows = [{"time": n, "type": "A", "x": "ä€😀"} for n in range(3)]
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    texts = {
+        "csv": "time,type,x\n" + "".join(f"{row['time']},A,{row['x']}\n" for row in rows),
+        "jsonl": "\n".join(lines),
+        "json": f"[{','.join(lines)}]",
+    }
+    content = texts[suffix].encode(encoding)
+    name = f"cut.{suffix}"
+    (tmp_path / name).write_bytes(content[: len(content) - cut])
+    done = match("A", "--input", name, "--encoding", encoding)
+    assert "Error" not in done.err
+    assert done.status == 0 or name in done.err or "JSON array" in done.err, done.err
+    assert cut or done.status == 0, done.err
+
+
+def test_file_in_another_encoding_than_told_is_named(
+    match: Callable[..., Done], tmp_path: Path
+) -> None:
+    (tmp_path / "odd.csv").write_bytes(b"time,type\n1,A\n")
+    done = match("A", "--input", "odd.csv", "--encoding", "utf-16")
+    assert (done.status, "odd.csv cannot be read to its end as utf-16" in done.err) == (1, True), (
+        done.err
+    )
+    (tmp_path / "odd.jsonl").write_bytes(b'{"time": 1, "type": "A"}\n{"time": 2, "type": "\x80"}\n')
+    refused = match("A", "--input", "odd.jsonl", "--encoding", "shift_jis", "--json").result[
+        "refused"
+    ]
+    assert [(each["reason"], each["first_row"]) for each in refused] == [("it is not shift_jis", 2)]
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    ["undefined", "idna", "punycode", "rot13", "hex", "unknown", "a/b", "\u0131"],
+)
+def test_encoding_that_reads_no_text_is_refused_as_an_option(
+    match: Callable[..., Done], encoding: str
+) -> None:
+    done = match("A", "--input", "log.csv", "--encoding", encoding)
+    assert (done.status, "there is no encoding" in done.err) == (2, True), done.err
+
+
 def test_names_of_the_input_cannot_play_with_the_terminal(
     match: Callable[..., Done], tmp_path: Path
 ) -> None:
