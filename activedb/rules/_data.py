@@ -456,6 +456,7 @@ class _RuleReader:
                 raise DefinitionError("the field 'on' is missing, and there is no 'when' either")
             when = fields.get("when")
             given = {f: fields[f] for f in _OF_RULE if f in fields}
+            given["reads"] = self.effects(fields.get("reads"))
             policy = given.get("on_uncertain")
             if isinstance(policy, str) and ":" in policy:
                 given["on_uncertain"] = self.functions.function(policy)
@@ -464,7 +465,7 @@ class _RuleReader:
                 name=name,
                 on=self.events.expression(fields["on"]) if "on" in fields else None,
                 when=None if when is None else self.functions.function(when),
-                writes=self.writes(fields.get("writes")),
+                writes=self.effects(fields.get("writes"), events=True),
                 find_reads=self.find_reads,
                 **given,
             )
@@ -475,14 +476,37 @@ class _RuleReader:
             raise type(error)(f"rule {name}: {message}") from error
         return rule, enabled
 
-    def writes(self, data: Any) -> Any:
-        """Return the items of ``writes``, with expressions for ``{"inserted": "log"}``."""
-        if not isinstance(data, list):
+    def effects(self, data: Any, *, events: bool = False) -> Any:
+        """Return the items of ``reads`` or ``writes`` with the tables that they name.
+
+        Those of ``writes`` also with expressions for ``{"inserted": "log"}``.
+
+        Raises
+        ------
+        DefinitionError
+            If no such table is declared.
+        """
+        if not isinstance(data, list | tuple | set | frozenset):
             return data
-        return [
-            self.events.expression(item) if isinstance(item, Mapping) and _is_change(item) else item
-            for item in data
-        ]
+        found = []
+        for item in data:
+            if events and isinstance(item, Mapping) and _is_change(item):
+                item = self.events.expression(item)
+            elif isinstance(item, str) and item:
+                item = self._place(item)
+            found.append(item)
+        return found
+
+    def _place(self, name: str) -> Any:
+        """Return the table with this name; the name itself if it is that of a table's column."""
+        table, dot, _ = name.rpartition(".")
+        try:
+            return self.events.table(name)
+        except DefinitionError:
+            if not dot:
+                raise
+            self.events.table(table)
+            return name
 
 
 def _items(data: Any) -> Iterable[tuple[str, Mapping[str, Any]]]:

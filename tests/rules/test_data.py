@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy import Column, Integer, Table
 
 import activedb as adb
 from activedb.analysis import Profile, rule_as_dict
@@ -203,6 +204,20 @@ def test_table_events_of_data_are_the_expressions_of_code(ledger: Ledger) -> Non
         assert rule.on == kinds[rule.name][1]
 
 
+def test_rule_of_data_says_what_it_does_to_tables_of_other_schemas(ledger: Ledger) -> None:
+    Table("items", ledger.db.metadata, Column("id", Integer, primary_key=True), schema="shop")
+    effects = {"reads": ["shop.items", "accounts"], "writes": ["shop.items.id", "shop.items"]}
+    (made,) = ledger.db.rules.load(
+        {"r": {"on": {"event": "A"}, "do": f"{M}:note", **effects}}, modules=[actions]
+    )
+    declared = made.rule.declared
+    assert declared.reads == {("read", "shop.items", None), ("read", "accounts", None)}
+    assert {(table, column) for _, table, column in declared.writes or ()} == {
+        ("shop.items", None),
+        ("shop.items", "id"),
+    }
+
+
 def test_rule_of_data_has_modes_order_and_what_it_says_of_itself(ledger: Ledger) -> None:
     first, second = ledger.db.rules.load(
         {
@@ -271,6 +286,17 @@ def rule(**fields: Any) -> list[dict[str, Any]]:
         (rule(writes={"inserted": "accounts"}), "rule bad: writes= takes a list"),
         (rule(writes=[{"inserted": "acounts"}]), "rule bad: no table 'acounts'"),
         (rule(writes=[{"event": "A"}]), "rule bad: writes= takes tables"),
+        *[
+            (
+                rule(**{field: [item]}),
+                "rule bad: no table 'acounts' is declared; did you mean 'accounts'",
+            )
+            for field in ("reads", "writes")
+            for item in ("acounts", "acounts.balance")
+        ],
+        (rule(reads=["accounts.balnce"]), "rule bad: table accounts has no column 'balnce'"),
+        (rule(writes=[""]), "rule bad: writes= takes tables"),
+        (rule(reads=[{"inserted": "log"}]), "rule bad: reads= takes tables"),
         (rule(raises=[3]), "rule bad: raises= takes names of signals"),
         (rule(on={"any_of": {"event": "A"}}), "rule bad: any_of takes a list"),
         (rule(on={"any_of": []}), "rule bad: any_of.. needs events"),
