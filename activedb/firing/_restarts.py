@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 
 from activedb.clock import Clock
 from activedb.config import Settings
+from activedb.functions import typed_text
 
 __all__ = ["Restarts"]
 
@@ -21,10 +22,11 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """Scheduled call, and the reason why it waits."""
+    """Scheduled call, the number of its pause, and the reason why it waits."""
 
     at: datetime
     call: Callable[[], None]
+    number: int
     reason: str
 
 
@@ -32,7 +34,8 @@ class Restarts:
     """Scheduler of calls after a backoff, which grows with the number of earlier pauses.
 
     A pause is a random part, at least half, of a length that doubles from ``restart_pause_ms`` to
-    ``restart_pause_ms_max``, in the time of the clock. The thread starts with the first call.
+    ``restart_pause_ms_max``, in the time of the clock. The thread starts with the first call. A
+    call that raises is made again after the next pause, unless another one of its name waits then.
 
     Parameters
     ----------
@@ -67,11 +70,16 @@ class Restarts:
 
         The call replaces a waiting call of the same name. O(log n).
         """
+        self._schedule(name, call, number, reason, replaces=True)
+
+    def _schedule(
+        self, name: str, call: Callable[[], None], number: int, reason: str, *, replaces: bool
+    ) -> None:
         at = self._clock.now() + timedelta(seconds=self.delay_s(number))
         with self._latch:
-            if self._is_closed:
+            if self._is_closed or (name in self._waiting and not replaces):
                 return
-            self._waiting[name] = _Waiting(at, call, reason)
+            self._waiting[name] = _Waiting(at, call, number, reason)
             heappush(self._times, (at, next(self._serials), name))
             is_first = self._times[0][0] == at
             if self._thread is None:
@@ -101,10 +109,10 @@ class Restarts:
         with self._latch:
             return self._waiting.pop(name, None) is not None
 
-    def call_all(self) -> int:
-        """Make all waiting calls now, on this thread; return their number."""
+    def call_all(self, *, but: str = "") -> int:
+        """Make all waiting calls `but` one now, on this thread; return their number."""
         with self._latch:
-            due = list(self._waiting)
+            due = [name for name in self._waiting if name != but]
         return sum(self._call(name) for name in due)
 
     def waiting(self) -> dict[str, str]:
@@ -156,8 +164,10 @@ class Restarts:
             self._called[name] = each
         try:
             each.call()
-        except Exception:
-            _LOG.exception("a retry has failed")
+        except Exception as error:
+            _LOG.warning("%s is tried again later", name, exc_info=True)
+            number, reason = each.number + 1, typed_text(error)
+            self._schedule(name, each.call, number, reason, replaces=False)
         finally:
             with self._latch:
                 if self._called.get(name) is each:
