@@ -196,7 +196,7 @@ def _follow(
             is_more = False
             try:
                 if time.monotonic() >= next_recovery_s:
-                    launcher.recover()
+                    launcher.find_left()
                     next_recovery_s = time.monotonic() + _RECOVER_EVERY_S
                 is_more = follower.step()
             except SYSTEMIC:

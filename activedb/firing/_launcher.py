@@ -315,7 +315,7 @@ class Launcher:
     # -- recovery and workers --------------------------------------------------------------
 
     def recover(self) -> int:
-        """Start unfinished recorded firings of this process and of dead ones.
+        """Start unfinished recorded firings of this process, at once, and of dead ones.
 
         With a queue, the firings of other processes are left to the workers.
 
@@ -324,10 +324,13 @@ class Launcher:
         int
             Number of firings started. Firings of rules not defined here stay recorded.
         """
-        self.restarts.drop(_LOOK)
+        return self.restarts.call_all(but=_LOOK) + self.find_left()
+
+    def find_left(self) -> int:
+        """Do as `recover`, but let firings that were given up for now wait for their restart."""
         self._recovered_s = time.monotonic()
         try:
-            started = self.restarts.call_all() + self._start_ours()
+            started = self._start_ours()
         except ActiveDBError:
             self.look()
             raise
@@ -338,13 +341,13 @@ class Launcher:
         return started
 
     def is_recovery_due(self) -> bool:
-        """Return whether `recover` may find something: work that was stopped, or of dead processes.
+        """Return whether `find_left` may find something: lost sight of here, or of dead processes.
 
         Other processes are looked for once a second at most.
         """
         with self._idle:
-            is_stopped = self._lost > self._looked or bool(self.restarts.waiting())
-            return is_stopped or time.monotonic() - self._recovered_s >= _RECOVERS_S
+            is_lost = self._lost > self._looked
+            return is_lost or time.monotonic() - self._recovered_s >= _RECOVERS_S
 
     def take_over(self, limit: int, *, of_dead: bool = True, run: str | None = None) -> int:
         """Claim at most `limit` firings that no process holds, and start them; return the number.

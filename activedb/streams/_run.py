@@ -477,7 +477,7 @@ class StreamRun:
         run = "" if last is None else self._state.run_name(last)
         launcher.join_running()
         may_be_left = launcher.batch_firings.has_fired(run) or launcher.is_recovery_due()
-        if may_be_left and launcher.recover():  # stopped by a lock or a lost connection
+        if may_be_left and launcher.find_left():  # stopped by a lock or a lost connection
             launcher.join_running()
         launcher.batch_firings.forget_done(run)
 

@@ -31,9 +31,11 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 import activedb as adb
 from activedb.changes import _changes
+from activedb.clock import SimulatedClock
 from activedb.errors import (
     ConfigurationError,
     ConnectionLost,
+    Deadlock,
     DefinitionError,
     RowExists,
     TransactionStateError,
@@ -42,7 +44,7 @@ from activedb.errors import (
 from tests.changes.following import Somebody, hear, somebody, take, told
 from tests.databases import PATIENCE_S, in_thread, until
 from tests.histories.processes import Worker as Program
-from tests.ledger import Ledger, open_ledger
+from tests.ledger import EPOCH, Ledger, open_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -1067,3 +1069,29 @@ def test_table_that_is_dropped_is_told_of_after_its_last_changes(
     with ledger.db.changes.follower(ledger.accounts) as follower:
         other.run("INSERT INTO accounts VALUES (4, 40)")
         assert take(follower, ledger) == ["insert 3: 30", "insert 4: 40"]
+
+
+def test_following_leaves_a_firing_that_was_given_up_for_now_to_its_restart(
+    database_url: str,
+) -> None:
+    clock = SimulatedClock(EPOCH)
+    with adb.connect(database_url, clock=clock, retries_max=0) as db:
+        ledger = open_ledger(db, {1: 10})
+        hear(ledger)
+        failures = [Deadlock("as told")]
+
+        @db.rule(on=adb.event("E"), coupling="detached")
+        def rule(t: Transaction, o: Occurrence) -> None:
+            ledger.write(t, "done")
+            if failures:
+                raise failures.pop()
+
+        db.signal("E")
+        until(lambda: db._launcher.running == 0)
+        for _ in range(3):
+            stop = threading.Event()
+            db.changes.follow(stop=stop, on_progress=lambda now, stop=stop: stop.set())
+        assert ledger.lines() == []
+        clock.advance(60)
+        db.wait_idle()
+        assert ledger.lines() == ["done"]

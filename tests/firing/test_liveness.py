@@ -16,8 +16,9 @@ from activedb.errors import (
     LockTimeout,
     SerializationConflict,
 )
+from activedb.events import encode
 from tests.databases import until
-from tests.ledger import EPOCH, open_ledger
+from tests.ledger import EPOCH, declare, event, open_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -160,3 +161,126 @@ def test_firing_that_never_succeeds_ends_as_a_dead_letter_with_the_reason(
     assert "3 times" in letter["reason"]
     assert len(tries) == (5 if mode == "causal" else 4)
     ledger.db.wait_idle()
+
+
+def record_in_line(ledger: Ledger, *rules: str) -> None:
+    """Record firings that are due together, in the order of their priorities, for any process."""
+    rows = [
+        {
+            "firing": f"a-run#{rule}",
+            "run": "a-run",
+            "rule": rule,
+            "occurrence": encode(event("E", 1)) | {"turn": ["a-line", -number]},
+            "keep": False,
+            "done": False,
+        }
+        for number, rule in enumerate(rules)
+    ]
+    ledger.db._launcher.journal.record(rows, held=False)
+
+
+@pytest.mark.parametrize("error", SYSTEMIC, ids=lambda error: type(error).__name__)
+def test_firing_behind_a_higher_priority_runs_though_looks_for_that_one_fail(
+    where: Place, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimulatedClock(EPOCH)
+    ledger = open_ledger(where.open(clock=clock, restarts_max=3))
+    ledger.db.rule(on=adb.event("E"), coupling="detached", name="lo")(
+        lambda t, o: ledger.write(t, "lo")
+    )
+    record_in_line(ledger, "not defined here", "lo")
+    assert ledger.db.recover() == 1
+    journal = ledger.db._launcher.journal
+    pending, errors = journal.pending, [error] * 3
+
+    def failing(**how: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return pending(**how)
+
+    monkeypatch.setattr(journal, "pending", failing)
+    drive(clock, lambda: [row["rule"] for row in ledger.pending()] == ["not defined here"])
+    assert errors == []
+    assert ledger.lines() == ["lo"]
+
+
+def test_restarts_of_a_firing_are_spread_over_time_though_a_stream_is_fed_meanwhile(
+    where: Place,
+) -> None:
+    clock = SimulatedClock(EPOCH)
+    ledger = open_ledger(where.open(clock=clock, retries_max=0, restarts_max=3))
+    tries: list[int] = []
+    is_blocked = True
+
+    @ledger.db.rule(on=adb.event("E"), coupling="detached")
+    def rule(t: Transaction, o: Occurrence) -> None:
+        tries.append(1)
+        if is_blocked:
+            raise SerializationConflict("as told")
+        ledger.write(t, "done")
+
+    stream = declare(ledger.db)
+    ledger.db.signal("E")
+    for second in range(10):
+        stream.feed([event("A", second)])
+    until(lambda: ledger.db._launcher.running == 0)
+    assert len(tries) == 1
+    is_blocked = False
+    drive(clock, lambda: not ledger.pending())
+    assert ledger.lines() == ["done"]
+    assert ledger.letters() == []
+
+
+def test_firing_is_not_started_before_a_higher_priority_though_a_stream_is_fed_meanwhile(
+    where: Place,
+) -> None:
+    ledger = open_ledger(where.open(clock=SimulatedClock(EPOCH), restarts_max=3))
+    ledger.db.rule(on=adb.event("E"), coupling="detached", name="lo")(
+        lambda t, o: ledger.write(t, "lo")
+    )
+    record_in_line(ledger, "not defined here", "lo")
+    stream = declare(ledger.db)
+    assert ledger.db.recover() == 1
+    for second in range(10):
+        stream.feed([event("A", second)])
+    assert ledger.lines() == []
+
+
+def test_recover_restarts_waiting_firings_at_once(where: Place) -> None:
+    ledger = open_ledger(where.open(clock=SimulatedClock(EPOCH), retries_max=0))
+    failures = [Deadlock("as told")]
+
+    @ledger.db.rule(on=adb.event("E"), coupling="detached")
+    def rule(t: Transaction, o: Occurrence) -> None:
+        ledger.write(t, "done")
+        if failures:
+            raise failures.pop()
+
+    trigger(ledger, "detached")
+    until(lambda: ledger.db._launcher.running == 0)
+    assert ledger.db.recover() == 1
+    ledger.db.wait_idle()
+    assert ledger.lines() == ["done"]
+
+
+def test_looks_for_firings_go_on_after_recover_has_found_none(where: Place) -> None:
+    """A commit whose answer was lost may reach the database later than the next look."""
+    clock = SimulatedClock(EPOCH)
+    ledger = open_ledger(where.open(clock=clock))
+    ledger.db.rule(on=adb.event("E"), coupling="detached", name="lo")(
+        lambda t, o: ledger.write(t, "lo")
+    )
+    launcher = ledger.db._launcher
+    launcher.look()
+    assert ledger.db.recover() == 0
+    row = {
+        "firing": "a-run#lo",
+        "run": "a-run",
+        "rule": "lo",
+        "occurrence": encode(event("E", 1)),
+        "keep": False,
+        "done": False,
+    }
+    launcher.journal.record([row])
+    drive(clock, lambda: not ledger.pending())
+    assert ledger.lines() == ["lo"]
