@@ -570,6 +570,11 @@ class Detector:
             self._forget_needless(self._trimmed_us)
 
     @property
+    def is_inexact(self) -> bool:
+        """True if the order of events may be uncertain, so that choices may stay open."""
+        return self._shared.is_inexact
+
+    @property
     def keeps_log(self) -> bool:
         """True if `mark` and `undo` suffice; otherwise feeds are withdrawn one by one."""
         return self.is_stateful and self._memoryless is None

@@ -493,6 +493,11 @@ class Subscription:
         return identity in self._detection.open
 
     @property
+    def is_inexact(self) -> bool:
+        """True if a step may leave a choice open."""
+        return self._detection.detector.is_inexact
+
+    @property
     def undecided(self) -> int:
         """Number of choices that the detector has left open and still knows."""
         return len(self._detection.open)

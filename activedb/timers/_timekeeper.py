@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from activedb.clock import Clock, in_microseconds, moment_of
-from activedb.errors import ActiveDBError
+from activedb.errors import ActiveDBError, BadEvent
 from activedb.events import Occurrence
 from activedb.firing import (
     SYSTEMIC,
@@ -307,6 +307,8 @@ class Timekeeper:
 
         A clock event occurs only after the detector has first been told the time.
         """
+        if subscription.is_inexact:
+            self._will_restore(t, subscription)
         last_us = min(last_us, self._now_us())
         until_us = last_us
         while True:
@@ -328,9 +330,18 @@ class Timekeeper:
         now_us = self._now_us()
         due_us = now_us if subscription.due_us is None else min(subscription.due_us, now_us)
         refused = self._refused(t, due_us)
+        self._will_restore(t, subscription)
         self._keep_letter(t, f"time.{due_us}/{t.path}", name, due_us, error)
         found = self._triggering.feeding.pass_over(subscription, due_us + 1, t, refused)
         subscription.pending.extend(item.occurrence for item in found)
+
+    def _will_restore(self, t: TransactionNode, subscription: Subscription) -> None:
+        """Undo a step if `t` aborts, because its choices and letters are dropped with `t`.
+
+        A step that has only completed matches stays: they are `pending`.
+        """
+        with suppress(BadEvent):  # a state that cannot be encoded cannot be restored
+            self._triggering.feeding.will_restore(t, subscription)
 
     def _refused(self, t: TransactionNode, us: int) -> Refused:
         """Return a handler that writes a letter for each choice that time leaves open at `us`."""
