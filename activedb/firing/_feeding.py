@@ -94,7 +94,7 @@ class Feeding:
         listening = catalog.listening_to(o.key, t) if contemporaries else catalog.concerned_by(o, t)
         if not listening:
             return triggered, fed
-        refused = refused or self._refused_in(t, o)
+        refused = refused or self.refused_in(t, o)
         own = (o,) if undated else ()
         try:
             for subscription in listening:
@@ -174,11 +174,15 @@ class Feeding:
         letter = Letter.of_detection(rule.name, f"{identity}/{rule.name}", o, error)
         self._contexts.keep_letters(t, [letter])
 
-    def _refused_in(self, t: TransactionNode, o: Occurrence) -> Refused:
-        """Return the handler of an event raised in `t` that a detector cannot take."""
+    def refused_in(self, t: TransactionNode, o: Occurrence, *, alone: bool = False) -> Refused:
+        """Return the handler of an event raised in `t` that a detector cannot take.
+
+        With `alone`, no rule keeps the event from the others.
+        """
 
         def refused(rule: Rule, error: Exception) -> bool:
-            fails_alone = rule.on_abort is OnAbort.RULE or isinstance(error, UncertainOrder)
+            is_own = rule.on_abort is OnAbort.RULE or isinstance(error, UncertainOrder)
+            fails_alone = alone or is_own
             if fails_alone:
                 number = len(self._contexts.of(t).letters)
                 self.refuse(t, rule, f"{t.path}/refused.{number}", o, error)

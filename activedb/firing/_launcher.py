@@ -142,11 +142,11 @@ class Launcher:
                 firings[name] = RecordedFiring(row_of(each, t), each.item, is_recorded=not is_late)
             except RuleFailed as failed:
                 self.triggering.counters.add("rules_failed")
-                letter = asdict(Letter.of_rule(name, each.item.occurrence, failed))
+                letter = Letter.of_rule(name, each.item.occurrence, failed)
                 if is_late:
-                    self.run_in_background(name, partial(self.journal.add_dead_letter, letter))
+                    self.run_in_background(name, partial(self.write_letter, letter))
                 else:
-                    self.journal.add_dead_letter(letter)
+                    self.journal.add_dead_letter(asdict(letter))
         line_up(firings.values(), f"{t.path}#{event}")
         if run.is_batch:
             rows = {name: firing.row for name, firing in firings.items()}
@@ -558,10 +558,25 @@ class Launcher:
         def do() -> None:
             try:
                 work()
+            except BaseException:  # which no caller would see
+                _LOG.exception("%s has failed", name)
             finally:
                 self._ended(name)
 
         self._submit(name, do, turn)
+
+    def write_letter(self, letter: Letter, number: int = 0) -> None:
+        """Write a letter that belongs to no firing; if that is impossible now, later."""
+        try:
+            self.journal.add_dead_letter(asdict(letter))
+        except ActiveDBError as error:
+            _LOG.warning("the dead letter %s is written later", letter.identity, exc_info=True)
+            self.restarts.later(
+                f"letter {letter.source} {letter.identity}",
+                lambda: self.write_letter(letter, number + 1),
+                number,
+                typed_text(error),
+            )
 
     def check_may_wait(self) -> None:
         """Raise `TransactionStateError` in work that a wait for all firings would wait for."""

@@ -154,6 +154,9 @@ class FiringQueue(Protocol):
     def give_up(self, firing: RecordedFiring, error: BaseException) -> bool:
         """Write a dead letter for a rule that raised; return False if that has to wait."""
 
+    def write_letter(self, letter: Letter) -> None:
+        """Write a letter that belongs to no firing, now or later."""
+
     def look(self) -> None:
         """Look for recorded but unstarted firings of this process, soon and a few times."""
 

@@ -12,6 +12,7 @@ exclusive            ─► an intent, started or erased when the run ends
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from activedb.clock import Clock, moment_of
@@ -29,7 +30,7 @@ from activedb.firing._time_lines import TimeLines
 from activedb.firing._trigger_context import TransactionEvents, TriggerContexts
 from activedb.firing._triggered import Triggered, is_systemic, too_many_cycles
 from activedb.metrics import NamedCounters
-from activedb.rules import Catalog, Subscription, Taken
+from activedb.rules import Catalog, OnAbort, Subscription, Taken
 from activedb.store.sql import Row, TableSpec
 from activedb.transactions import Run, State, TransactionNode, Version, lock_detector, run_child
 from coupling import Coupling, CycleBoundReached
@@ -124,7 +125,7 @@ class Triggering:
         self._queue = queue
         self.run_ends = RunEnds(queue)
         self._write_letters, self._write_choices = write_letters, write_choices
-        self._transaction_events = TransactionEvents(catalog, self.occurred, queue)
+        self._transaction_events = TransactionEvents(catalog, self, queue, settings.restarts_max)
 
     # -- what the forest calls -------------------------------------------------------------
 
@@ -234,6 +235,16 @@ class Triggering:
         triggered = self._fed(t, o, undated=undated)
         if triggered:
             self.trigger(t, triggered)
+
+    def feed_alone(self, t: TransactionNode, o: Occurrence) -> list[Triggered]:
+        """Feed the undated `o`, raised in `t`; return what it triggers, to `trigger` it.
+
+        Each rule fails alone, whatever its `on_abort`, and so does each detector.
+        """
+        refused = self.feeding.refused_in(t, o, alone=True)
+        triggered, fed = self.feeding.feed(o, t, undated=True, refused=refused)
+        self.feeding.keep(t, fed, undated=True)
+        return [replace(item, rule=replace(item.rule, on_abort=OnAbort.RULE)) for item in triggered]
 
     def trigger(self, t: TransactionNode, triggered: list[Triggered]) -> None:
         """Start the rules triggered in `t` by one event, each in its coupling mode."""
