@@ -87,6 +87,7 @@ class Parts:
         self,
         entry: LedgerEntry,
         process: Callable[[TransactionNode], AnyPart],
+        committed: Callable[[AnyPart], None],
         *,
         is_careful: bool = True,
     ) -> AnyPart:
@@ -98,6 +99,9 @@ class Parts:
             Names the batch.
         process : callable ``(t)``
             Processes the events of the part; called again if the transaction is retried.
+        committed : callable ``(part)``
+            Settles in memory what the part has made durable. If it is interrupted, the state is
+            loaded again.
         is_careful : bool
             If the server refuses an operation, run the part again with a check after each event, so
             that only the offending event is undone.
@@ -129,7 +133,8 @@ class Parts:
             self._forest.run(body, run)
         (part,) = done
         self._launcher.batch_firings.committed(run, is_whole=part.entry.complete)
-        self._state.last = part.entry
+        committed(part)
+        self._state.last = part.entry  # last: it says that memory agrees with the commit
         return part
 
     def _write(self, connection: Connection, part: Part, run: Run) -> None:
@@ -233,16 +238,18 @@ class RowProcessor:
         return self._state.buffer.first(punctuation_us, self._batch_events_max)
 
     def _run_part(self, entry: LedgerEntry, chunk: list[Arrival], arrivals: Arrivals) -> None:
-        part = self._parts.run(entry, lambda t: self._process(t, entry, chunk, arrivals))
-        self._time.committed(part.states, part.reached_us)
-        if self._programs is not None:
-            self._programs.committed(len(chunk), part.reached_us)
-        state = self._state
-        state.buffer.remove_first(len(chunk))
-        state.left_in_columns, state.is_left_in_columns = [], False
-        if self._membership is not None:
-            self._membership.committed(part.producers)
-            self._membership.declared(entry.punctuation_us)
+        def committed(part: _RowPart) -> None:
+            self._time.committed(part.states, part.reached_us)
+            if self._programs is not None:
+                self._programs.committed(len(chunk), part.reached_us)
+            state = self._state
+            state.buffer.remove_first(len(chunk))
+            state.left_in_columns, state.is_left_in_columns = [], False
+            if self._membership is not None:
+                self._membership.committed(part.producers)
+                self._membership.declared(entry.punctuation_us)
+
+        self._parts.run(entry, lambda t: self._process(t, entry, chunk, arrivals), committed)
         self._parts.on_progress(entry.events)
 
     def _process(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from activedb.columns.events import ColumnEvents, events_to_bytes, pieces_of
 from activedb.errors import ConnectionLost, StoreError
@@ -60,10 +61,15 @@ class ColumnRuleProcessor:
 
     def _run_part(self, entry: LedgerEntry, passed: ColumnEvents, arrivals: ColumnArrivals) -> int:
         """Process a part: all of `passed`, or its first events; return their number."""
-        done = self._parts.run(entry, lambda t: self._process(t, entry, passed, arrivals)).entry
-        self._rules.committed(done.events)
-        self._waiting.remove_passed(done.punctuation_us)
-        self._waiting.add(arrivals.events.since(done.punctuation_us))
+
+        def committed(part: Part) -> None:
+            done_us = part.entry.punctuation_us
+            self._rules.committed(part.entry.events)
+            self._waiting.remove_passed(done_us)
+            self._waiting.add(arrivals.events.since(done_us))
+
+        process = partial(self._process, entry=entry, passed=passed, arrivals=arrivals)
+        done = self._parts.run(entry, process, committed).entry
         self._parts.on_progress(done.events)
         return done.events
 
@@ -181,10 +187,16 @@ class ColumnProgramProcessor:
             events=len(passed),
             late=len(arrivals.late),
         )
+
+        def committed(part: Part) -> None:
+            program.committed(len(passed))
+            self._waiting.remove_passed(entry.punctuation_us)
+            self._waiting.add(arrivals.events.since(entry.punctuation_us))
+            state.has_notes = False
+
+        process = partial(self._process, entry=entry, passed=passed, arrivals=arrivals)
         try:
-            self._parts.run(
-                entry, lambda t: self._process(t, entry, passed, arrivals), is_careful=False
-            )
+            self._parts.run(entry, process, committed, is_careful=False)
         except ConnectionLost:
             raise
         except StoreError:
@@ -192,10 +204,6 @@ class ColumnProgramProcessor:
                 raise
             program.take_back()
             return False
-        program.committed(len(passed))
-        self._waiting.remove_passed(entry.punctuation_us)
-        self._waiting.add(arrivals.events.since(entry.punctuation_us))
-        state.has_notes = False
         self._parts.on_progress(len(passed))
         return True
 
@@ -265,8 +273,6 @@ class ColumnProgramProcessor:
         """Process waiting events that `entry`'s punctuation has passed, one by one."""
         self._state.buffer.add(passed.arrivals())
         self._program.to_rows()
-        try:
-            self._by_rows.run(entry, Arrivals())
-        finally:
-            self._program.of_rows()
+        self._by_rows.run(entry, Arrivals())
+        self._program.of_rows()
         self._waiting.remove_passed(entry.punctuation_us)

@@ -307,9 +307,10 @@ class ColumnProgram:
         """Return to the committed state; discard the changes of an earlier attempt at a part."""
         if self._is_by_rows:
             self.rows.take_back()
+            self.of_rows()
         if self._before is not None:
-            before, self._before = self._before, None
-            self._run = self._going_on(before)
+            self._run = self._going_on(self._before)
+            self._before = None
         self._left = _ColumnEffects()
 
     def committed(self, events: int) -> None:
@@ -330,7 +331,7 @@ class ColumnProgram:
         return self.rows
 
     def of_rows(self) -> None:
-        """Take the committed state back from `rows`, unless it has been reloaded since."""
+        """Take the committed state back from `rows`, if that holds it."""
         if self._is_by_rows:
             state = ColumnState.of_state(self.rows.state)
             state.settle()
@@ -356,7 +357,6 @@ class ColumnProgram:
             Raise `BatchFailed` instead of making a letter.
         """
         self.take_back()
-        self.of_rows()  # in case the last part was interrupted before this step
         for table in self._tables:
             lock_table(t, table.kept.spec, Mode.X)
         self._before = self.state.copy()
