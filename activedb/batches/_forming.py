@@ -44,9 +44,12 @@ class _Intake:
     Attributes
     ----------
     expected : int
-        Number of the next batch, if the program keeps batch order.
+        Lowest number that was not taken yet.
+    taken : set of int
+        Numbers behind it that were taken, while the program relaxed batch order.
     held : dict of int to str or None
-        Early batches by number; None: a batch that will not come.
+        Early batches by number, if the program keeps batch order or did so when they came; None: a
+        batch that will not come.
     window : list of PieceOrGap
         First pieces of the next input batch.
     formed : deque of list of PieceOrGap
@@ -54,12 +57,29 @@ class _Intake:
     """
 
     expected: int = 1
+    taken: set[int] = field(default_factory=set)
     held: dict[int, str | None] = field(default_factory=dict)
     window: list[PieceOrGap] = field(default_factory=list)
     formed: deque[list[PieceOrGap]] = field(default_factory=deque)
 
-    def take(self, batch: str | None, grouping: Grouping) -> None:
+    def come(self, number: int, batch: str | None, grouping: Grouping, *, in_order: bool) -> None:
+        """Take a batch and those that waited for it: all, or in order those it does not precede."""
+        if in_order:
+            self.held[number] = batch
+        else:
+            for early, waiting in sorted(self.held.items()):  # from before order was relaxed
+                self._take(early, waiting, grouping)
+            self.held.clear()
+            self._take(number, batch, grouping)
+        while self.expected in self.held or self.expected in self.taken:
+            if self.expected in self.held:
+                self._take(self.expected, self.held.pop(self.expected), grouping)
+            self.taken.remove(self.expected)
+            self.expected += 1
+
+    def _take(self, number: int, batch: str | None, grouping: Grouping) -> None:
         """Cut a batch into pieces, and form the input batches that are complete."""
+        self.taken.add(number)
         parts = range(1, grouping.parts + 1)
         self.window += [Piece(batch, part, grouping.parts) if batch else None for part in parts]
         while len(self.window) >= grouping.size:
@@ -79,8 +99,9 @@ class Forming:
     """Formation of the input batches of all programs of a workflow, following their groupings.
 
     A program takes the batches of a stream by number, and early ones wait. A program that relaxes
-    batch order takes them as they arrive. Input batches are numbered as they are formed, and so are
-    the transactions. A program with several streams is due with the i-th input batch of each.
+    batch order takes them as they arrive; the first of them brings those that waited before it was
+    relaxed. Input batches are numbered as they are formed, and so are the transactions. A program
+    with several streams is due with the i-th input batch of each.
 
     This class neither runs nor records transactions: the caller executes those that are due,
     records them, and offers their outputs. It uses no threads.
@@ -178,6 +199,7 @@ class Forming:
                     "program": program,
                     "stream": stream,
                     "expected": intake.expected,
+                    "taken": sorted(intake.taken),
                     "held": sorted([number, id] for number, id in intake.held.items()),
                     "window": [place and list(place) for place in intake.window],
                     "formed": [[p and list(p) for p in places] for places in intake.formed],
@@ -200,12 +222,19 @@ class Forming:
             )
         self._numbers = {name: state["numbers"][name] for name in self._numbers}
         for key, each in intakes.items():
-            self._intakes[key] = _Intake(
+            self._intakes[key] = intake = _Intake(
                 each["expected"],
+                set(each.get("taken", ())),
                 dict(each["held"]),
                 [place and Piece(*place) for place in each["window"]],
                 deque([p and Piece(*p) for p in places] for places in each["formed"]),
             )
+            if "taken" not in each:  # an earlier version did not count them in relaxed order
+                program, stream = key
+                grouping = self._workflow.programs[program].reads[stream]
+                formed = self._numbers[program] + len(intake.formed)
+                pieces = formed * grouping.step + len(intake.window)
+                intake.expected = 1 + pieces // grouping.parts
 
     def _come(self, stream: str, number: int, id: str | None) -> tuple[Due, ...]:
         programs = self._workflow.programs
@@ -229,20 +258,17 @@ class Forming:
         for program in self._workflow.readers(stream):
             intake = self._intakes[program.name, stream]
             in_order = program.requires(Requirement.BATCH_ORDER)
-            if in_order and (number < intake.expected or number in intake.held):
+            if in_order and (
+                number < intake.expected or number in intake.held or number in intake.taken
+            ):
                 raise RecordedTwice(
                     f"{program.name!r} has had number {number} of {stream!r} already"
                 )
 
     def _take(self, program: Program, stream: str, number: int, id: str | None) -> None:
-        intake, grouping = self._intakes[program.name, stream], program.reads[stream]
-        if not program.requires(Requirement.BATCH_ORDER):
-            intake.take(id, grouping)
-            return
-        intake.held[number] = id
-        while intake.expected in intake.held:
-            intake.take(intake.held.pop(intake.expected), grouping)
-            intake.expected += 1
+        in_order = program.requires(Requirement.BATCH_ORDER)
+        intake = self._intakes[program.name, stream]
+        intake.come(number, id, program.reads[stream], in_order=in_order)
 
     def _complete(self, program: Program) -> Iterable[Due]:
         intakes = [self._intakes[program.name, stream] for stream in program.reads]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
 from activedb.batches import (
@@ -14,11 +16,16 @@ from activedb.batches import (
     Piece,
     Program,
     Workflow,
+    isolated,
     merged,
     overlapping,
     split,
 )
 from activedb.errors import LineageError, RecordedTwice
+from tests.drawing import Worlds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def source(number: int, stream: str = "a") -> Batch:
@@ -33,8 +40,9 @@ def shown(due: tuple[Due, ...]) -> list[str]:
     ]
 
 
-def one(grouping: Grouping, **options: str) -> Forming:
-    return Forming(Workflow([Program("p", {"a": grouping}, **options)], sources="a"))  # type: ignore[arg-type]
+def one(grouping: Grouping, state: Mapping[str, Any] | None = None, **options: str) -> Forming:
+    workflow = Workflow([Program("p", {"a": grouping}, **options)], sources="a")  # type: ignore[arg-type]
+    return Forming(workflow, state)
 
 
 def test_forming_split_makes_as_many_at_once() -> None:
@@ -121,6 +129,70 @@ def test_forming_same_number_twice_is_refused_and_changes_nothing() -> None:
     with pytest.raises(LineageError, match="no stream 'z'"):
         forming.skip("z", 1)
     assert forming.state() == before
+
+
+@pytest.mark.parametrize("cut", [split(1), split(2), merged(3), overlapping(3, every=2)], ids=str)
+def test_forming_that_relaxes_or_keeps_order_from_now_on_loses_no_batch(cut: Grouping) -> None:
+    worlds = Worlds(20, "relaxing", str(cut), relaxed_with_held=5, strict_with_early=5)
+    for random in worlds:
+        forming, is_relaxed = one(cut), False
+        taken: list[int] = []  # in this order, by the definition
+        held: list[int] = []
+        found: list[Due] = []
+        for number in sorted(range(1, 21), key=lambda n: n + random.random() * 5):
+            if random.random() < 0.3:
+                is_relaxed = not is_relaxed
+                options = {"relax": "batch order"} if is_relaxed else {}
+                forming = one(cut, forming.state(), **options)
+                worlds.met["relaxed_with_held"] += is_relaxed and bool(held)
+                worlds.met["strict_with_early"] += not is_relaxed and len(taken) < max(
+                    taken, default=0
+                )
+            is_skipped = random.random() < 0.2
+            found += forming.skip("a", number) if is_skipped else forming.offer(source(number))
+            held.append(-number if is_skipped else number)
+            held.sort(key=abs)
+            if is_relaxed:
+                early, held = [each for each in held if abs(each) != number], []
+                taken += [*early, -number if is_skipped else number]
+            while held and abs(held[0]) == _first_missing(taken):
+                taken.append(held.pop(0))
+        plain = one(cut, relax="batch order")
+        expected: list[Due] = []
+        for each in taken:
+            expected += plain.offer(source(each)) if each > 0 else plain.skip("a", -each)
+        assert (held, len(taken)) == ([], 20)
+        assert found == expected
+        assert forming.waiting() == plain.waiting()
+
+
+def _first_missing(taken: list[int]) -> int:
+    there = set(map(abs, taken))
+    return next(number for number in range(1, 22) if number not in there)
+
+
+def test_forming_number_that_was_taken_out_of_order_is_refused_once_order_is_kept() -> None:
+    relaxed = one(isolated(), relax="batch order")
+    relaxed.offer(source(2))
+    strict = one(isolated(), relaxed.state())
+    with pytest.raises(RecordedTwice):
+        strict.offer(source(2))
+    assert shown(strict.offer(source(1))) == ["p#2: a1"]
+    assert shown(strict.offer(source(3))) == ["p#3: a3"]
+
+
+@pytest.mark.parametrize("cut", [split(2), merged(3), overlapping(3, every=2)], ids=str)
+def test_forming_state_that_has_not_counted_relaxed_batches_goes_on_behind_them(
+    cut: Grouping,
+) -> None:
+    relaxed = one(cut, relax="batch order")
+    for number in range(1, 6):
+        relaxed.offer(source(number))
+    state = relaxed.state()
+    for intake in state["intakes"]:
+        intake["expected"] = 1
+        del intake["taken"]
+    assert one(cut, state).state() == relaxed.state()
 
 
 def test_forming_state_of_another_workflow_is_refused() -> None:

@@ -276,6 +276,23 @@ def test_definition_changed_is_refused_only_if_batches_were_formed_otherwise(whe
         again(chain(merged(3)))
 
 
+@pytest.mark.parametrize("is_relaxed", [True, False], ids=["relaxed first", "strict first"])
+def test_definition_that_relaxes_batch_order_otherwise_goes_on_with_the_next_batch(
+    where: Place, is_relaxed: bool
+) -> None:
+    db, written = where.open(), []
+    for number in range(1, 7):
+        relax = ["batch order"] if is_relaxed == (number in (1, 2, 5)) else []
+        other = db if where.is_memory or number == 1 else where.open()
+        other.workflows._defined.clear()
+        other.workflows._runs.clear()
+        of = marking(other, chain(isolated(), isolated(), relax=relax))
+        of.run.feed("a", rows_of(f"{number}"))
+        written += [f"P1({number})", f"P2(P1:{number})"]
+        assert sorted(of.written()) == sorted(written)
+        assert of.run.waiting() == {}
+
+
 @pytest.mark.parametrize("grouping", [merged(2), overlapping(2)], ids=str)
 @pytest.mark.parametrize("mode", list(Mode))
 def test_second_compensation_of_what_was_withdrawn_says_so(grouping: Any, mode: Mode) -> None:
