@@ -1,4 +1,4 @@
-"""Values of rows: copies that no change in place reaches, and access by column name."""
+"""Values of rows: copies that no change in place reaches, identity, access by column name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from uuid import UUID
 from activedb.errors import UnknownColumn
 from activedb.spelling import nearest
 
-__all__ = ["IMMUTABLE", "NamedValues", "containers_copied", "copied"]
+__all__ = ["IMMUTABLE", "NamedValues", "containers_copied", "copied", "same_values"]
 
 
 class NamedValues(dict[str, Any]):
@@ -96,3 +96,42 @@ def containers_copied(value: Any) -> Any:
 
 def _itself(value: Any) -> Any:
     return value
+
+
+_TOLD_BY_VALUE: Final = frozenset({int, str, bytes, date, timedelta, Fraction, UUID})
+"""Classes whose equal objects are the same."""
+
+_TOLD_BY_TEXT: Final = frozenset({complex, datetime, Decimal, range, time, timezone})
+"""Classes whose equal objects may differ, in a sign, a zone or a scale."""
+
+
+def same_values(left: tuple[Any, ...], right: tuple[Any, ...]) -> bool:
+    """Return whether two rows of values are the same, not only equal: 1, 1.0 and True differ.
+
+    Lists, dicts and sets are compared by their elements, in order; immutable values by all that
+    they show. Two copies of any other object count as different: their ``==`` is not asked.
+    """
+    return len(left) == len(right) and all(map(_same, left, right))
+
+
+def _same(left: Any, right: Any) -> bool:
+    if left is right:
+        return True
+    kind = type(left)
+    if kind is not type(right):
+        return False
+    if kind is float:
+        return bool(left.hex() == right.hex())  # distinguishes 0.0 from -0.0
+    if kind in _TOLD_BY_VALUE:
+        return bool(left == right)
+    if kind in _TOLD_BY_TEXT:
+        return repr(left) == repr(right)
+    if kind is list or kind is tuple:
+        return same_values(tuple(left), tuple(right))
+    if kind is set:  # in iteration order, which equal copies share
+        return same_values(tuple(left), tuple(right))
+    if kind is dict:
+        return same_values(tuple(left), tuple(right)) and same_values(
+            tuple(left.values()), tuple(right.values())
+        )
+    return False

@@ -30,6 +30,7 @@ from activedb.store.journals import ProgramJournal
 from activedb.store.sql import Key, KeyedValues, Row, TableSpec, is_storable
 from activedb.streams._declaration import StreamDeclaration
 from activedb.transactions import Forest, TransactionNode, lock_table, read_locked, write_rows
+from activedb.values import same_values
 from lockmgr import Mode
 
 __all__ = [
@@ -106,7 +107,7 @@ class ProgramTable:
             key, value = self.kept.pair(row)
             check_row(self.shared, self.kept, key, value)
             at, known = newest.pop(key, (_BEFORE_ALL, REMOVED))
-            if known is REMOVED or known != value:
+            if known is REMOVED or not same_values((known,), (value,)):
                 versions.write(key, at, value)
         for key, (at, known) in newest.items():
             if known is not REMOVED:
@@ -169,7 +170,14 @@ class ProgramTable:
         spec = self.kept.spec
         lock_table(t, spec, Mode.X)  # one table lock instead of row locks
         old = read_locked(t, spec, list(rows), to_write=True)
-        write_rows(t, spec, [(key, old[key], new) for key, new in rows.items() if old[key] != new])
+        changed = [(key, old[key], new) for key, new in rows.items() if _differ(old[key], new)]
+        write_rows(t, spec, changed)
+
+
+def _differ(old: Row | None, new: Row | None) -> bool:
+    if old != new or old is None or new is None:
+        return old != new
+    return not same_values(tuple([old[name] for name in new]), tuple(new.values()))  # 1 == True
 
 
 def check_row(shared: SharedTable, kept: KeyedValues, key: Any, value: Any) -> None:

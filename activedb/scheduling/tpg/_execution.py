@@ -15,7 +15,7 @@ from activedb.scheduling._tables import Range, Ref, at_key
 from activedb.scheduling.tpg._exploration import Exploration, Take, exploration_of
 from activedb.scheduling.tpg._groups import OperationGroup, group, rank_operations
 from activedb.scheduling.tpg._model import Decision
-from activedb.scheduling.tpg._planning import TaskGraph, same_values
+from activedb.scheduling.tpg._planning import TaskGraph
 from activedb.scheduling.tpg._vertex import (
     ABT,
     BLK,
@@ -27,7 +27,7 @@ from activedb.scheduling.tpg._vertex import (
     OperationState,
     Vertex,
 )
-from activedb.values import copied
+from activedb.values import copied, same_values
 
 __all__ = ["RUNS_MAX", "Aborts", "GraphExecution", "OnMove"]
 

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from activedb.scheduling._operations import At, Operation, Read, STransaction, Write
 from activedb.scheduling._tables import Computed, Range, Ref, SharedTable
 from activedb.scheduling.tpg._vertex import GraphTransaction, Vertex
+from activedb.values import same_values
 
 __all__ = [
     "READ",
@@ -22,7 +23,6 @@ __all__ = [
     "TaskGraph",
     "pinned",
     "refine",
-    "same_values",
 ]
 
 
@@ -75,37 +75,6 @@ def _pinned(ref: Ref, done: dict[int, Ref]) -> Ref:
             ref.table, Computed(_CachedKey(key.function), reads, key.args), ref.window_us
         )
     return done[id(ref)]
-
-
-def same_values(left: tuple[Any, ...], right: tuple[Any, ...]) -> bool:
-    """Return whether two rows of values read from a state are the same, without their ``==``.
-
-    Immutable versions are the same objects while they exist; windows, ranges, lists, dicts and sets
-    are compared by their elements; numbers and texts by their values. Two copies of any other
-    object count as different.
-    """
-    return len(left) == len(right) and all(map(_same, left, right))
-
-
-def _same(left: Any, right: Any) -> bool:
-    if left is right:
-        return True
-    kind = type(left)
-    if kind is not type(right):
-        return False
-    if kind is float:
-        return bool(left.hex() == right.hex())  # distinguishes 0.0 from -0.0
-    if kind in (int, str, bytes):
-        return bool(left == right)
-    if kind is list or kind is tuple:
-        return same_values(tuple(left), tuple(right))
-    if kind is set:  # in iteration order, which equal copies share
-        return same_values(tuple(left), tuple(right))
-    if kind is dict:
-        return same_values(tuple(left), tuple(right)) and same_values(
-            tuple(left.values()), tuple(right.values())
-        )
-    return False
 
 
 # -- stream phase: operations are put into sorted lists as their s-transactions arrive -------------

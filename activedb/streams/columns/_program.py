@@ -113,7 +113,8 @@ class ColumnTable:
         keys, values, there = state.changes(self.shared)
         place = before.number(self.shared)
         was = before.is_written(self.shared, keys)
-        differ = was & there & (values != before.values[place][keys])
+        old = before.values[place][keys]
+        differ = was & there & ((values != old) | (np.signbit(values) != np.signbit(old)))  # -0.0
         added, gone = there & ~was, was & ~there
         if not (differ.any() or added.any() or gone.any()):
             return None

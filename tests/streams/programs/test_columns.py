@@ -256,3 +256,10 @@ def test_nan_is_kept_or_refused_as_row_by_row(where: Place) -> None:
     found = taken_from(where, "columns", batches)
     with where.another() as other:
         assert found == taken_from(other, "serial", batches)
+
+
+@pytest.mark.parametrize("scheduler", ["columns", "serial"])
+def test_zero_that_changes_its_sign_only_is_written(postgres_url: str, scheduler: str) -> None:
+    with place(postgres_url) as where:  # which keeps the sign
+        found = taken_from(where, scheduler, [[0.0, 0.0, 0.0], [-0.0]])
+    assert found["rows"][1:] == [(1, "0.0"), (2, "-0.0"), (3, "0.0")]

@@ -5,17 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import Column, Integer, String, Table, select
+from sqlalchemy import JSON, Column, Integer, String, Table, select
 from sqlalchemy.orm import Session, registry
 
 import activedb as adb
 from activedb.errors import BatchFailed, TableOwned
 from activedb.scheduling import Program, SharedTable
+from tests.databases import place
 from tests.ledger import Rows, at, declare, event
 from tests.streams.programs.bank import REFUSED, SCHEDULERS, events_of, expected, open_bank
 
 if TYPE_CHECKING:
     from activedb import Occurrence, Transaction
+    from activedb.scheduling import Access, Outcome
+    from tests.databases import Place
 
 SOME = [
     ("DEPOSIT", 1, 1, 0, 20),
@@ -323,3 +326,72 @@ def test_batches_of_a_feed_take_effect_once(db: adb.Database) -> None:
     run.finish()
     assert opened.rows() == expected(events).rows
     assert opened.outputs() == expected(events).outputs
+
+
+EQUAL = [
+    ([1], [True]),
+    (1, True),
+    ([True], [1.0]),
+    ([0.0], [0]),
+    ([0.0], [-0.0]),
+    ({"a": [{"b": 1}]}, {"a": [{"b": 1.0}]}),
+    ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+]
+"""Values that are equal, but not the same."""
+
+
+def open_notes(where: Place) -> tuple[adb.Database, adb.Stream, Table]:
+    """Open a database with a program that writes any value, and keeps its versions."""
+    db = where.open()
+    rows = Table("notes", db.metadata, Column("id", Integer, primary_key=True), Column("v", JSON))
+    db.create_all()
+    notes = SharedTable("notes", key=int, history=100)
+    program = Program("notes", [notes])
+
+    @program.on("NOTE")
+    def note(e: Any, access: Access) -> None:
+        access.write(notes[1], lambda before: e["v"])
+
+    @program.on("READ")
+    def read(e: Any, access: Access) -> None:
+        access.read(notes[1], function=repr)
+
+    @program.post_process
+    def tell(type_: str, params: Any, outcome: Outcome) -> Any:
+        return list(outcome.results) if type_ == "READ" else None
+
+    stream = db.stream("notes", types={"NOTE": ("v",), "READ": ()})
+    stream.program(program, tables={notes: rows})
+    return db, stream, rows
+
+
+def note_of(rows: Table, db: adb.Database) -> str:
+    with db.transaction() as t:
+        row = t.get(rows, 1)
+    assert row is not None
+    return repr(row["v"])
+
+
+@pytest.mark.parametrize(("before", "after"), EQUAL, ids=repr)
+def test_value_that_equals_the_one_before_but_differs_is_written(
+    where: Place, before: Any, after: Any
+) -> None:
+    db, stream, rows = open_notes(where)
+    for second, value in enumerate((before, after, before), 1):
+        stream.feed([adb.occurrence("NOTE", timestamp=at(second), v=value)])
+        assert note_of(rows, db) == repr(value)
+
+
+@pytest.mark.parametrize(("before", "after"), EQUAL, ids=repr)
+def test_row_mended_by_hand_with_an_equal_value_that_differs_counts(
+    postgres_url: str, before: Any, after: Any
+) -> None:
+    with place(postgres_url) as where:
+        db, stream, rows = open_notes(where)
+        stream.feed([adb.occurrence("NOTE", timestamp=at(1), v=before)])
+        db.close()
+        db, stream, rows = open_notes(where)
+        with db.transaction() as t:
+            t.update(rows, 1, v=after)
+        stream.feed([adb.occurrence("READ", timestamp=at(2))])
+        assert [output.value for output in stream.outputs("notes")] == [[repr(after)]]
