@@ -1090,7 +1090,11 @@ def test_following_leaves_a_firing_that_was_given_up_for_now_to_its_restart(
         until(lambda: db._launcher.running == 0)
         for _ in range(3):
             stop = threading.Event()
-            db.changes.follow(stop=stop, on_progress=lambda now, stop=stop: stop.set())
+
+            def look_once(progress: object, stop: threading.Event = stop) -> None:
+                stop.set()
+
+            db.changes.follow(stop=stop, on_progress=look_once)
         assert ledger.lines() == []
         clock.advance(60)
         db.wait_idle()

@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from sqlalchemy import Column, Integer, MetaData, String, Table
@@ -446,8 +446,8 @@ wrong: list[tuple[Callable[[], object], str]] = [
     (lambda: every(0), r"every\(\) takes a finite time"),
     (lambda: every(-1), r"every\(\) takes a finite time"),
     *[
-        (lambda offset=offset: every(60, offset=offset), r"every\(offset=…\) takes seconds")
-        for offset in ("", [], {}, (), False, None)
+        (partial(every, 60, offset=offset), r"every\(offset=…\) takes seconds")
+        for offset in cast("tuple[Any, ...]", ("", [], {}, (), False, None))
     ],
     (lambda: every(5, offset=-1), r"every\(offset=…\) takes a finite time"),
     (lambda: cron("whenever"), "'whenever' is not a cron expression .*write minute, hour"),

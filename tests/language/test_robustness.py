@@ -7,6 +7,7 @@ import os
 import re
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -129,7 +130,7 @@ def test_any_number_is_read_or_refused_with_its_place(script: str, data: st.Data
 @given(NUMBERS)
 def test_any_number_that_is_read_is_a_number(written: str, number: str) -> None:
     with suppress(RuleSyntaxError):
-        term = parse_term(f"x = {written.format(number)}")
+        term: Any = parse_term(f"x = {written.format(number)}")
         assert isinstance(term.right, Literal)
         assert math.isfinite(term.right.value) or term.right.value.is_finite()
 

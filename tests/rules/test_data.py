@@ -210,7 +210,7 @@ def test_rule_of_data_says_what_it_does_to_tables_of_other_schemas(ledger: Ledge
     (made,) = ledger.db.rules.load(
         {"r": {"on": {"event": "A"}, "do": f"{M}:note", **effects}}, modules=[actions]
     )
-    declared = made.rule.declared
+    declared: Any = made.rule.declared
     assert declared.reads == {("read", "shop.items", None), ("read", "accounts", None)}
     assert {(table, column) for _, table, column in declared.writes or ()} == {
         ("shop.items", None),

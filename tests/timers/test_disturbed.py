@@ -109,7 +109,8 @@ def play(where: Place, conflicts: Conflicts, **settings: Any) -> dict[str, Any]:
         db.recover()
         return not db._launcher._left() and all(
             s.due_us is None or s.due_us > clock.now().timestamp() * 1_000_000
-            for s in (db._catalog.entry(rule.name).subscription for rule in db._catalog)
+            for entry in map(db._catalog.entry, [rule.name for rule in db._catalog])
+            for s in ([] if entry is None else [entry.subscription])
         )
 
     pass_time(clock, END_S)
