@@ -27,7 +27,8 @@ from activedb.firing._rule_listeners import RuleFigures, RuleListeners
 from activedb.firing._run_ends import RunEnds
 from activedb.firing._runner import Runner
 from activedb.firing._time_lines import TimeLines
-from activedb.firing._trigger_context import TransactionEvents, TriggerContexts
+from activedb.firing._transaction_events import TransactionEvents
+from activedb.firing._trigger_context import TriggerContexts
 from activedb.firing._triggered import Triggered, is_systemic, too_many_cycles
 from activedb.metrics import NamedCounters
 from activedb.rules import Catalog, OnAbort, Subscription, Taken
