@@ -489,7 +489,14 @@ class StreamPrograms:
                 if detection is not None and is_for_rules:
                     detection.take(at, o)
         if detection is not None:
-            made, refused, undecided, decided = detection.run(made, reached_us, behind)
+            # Those that pre-processing will drop or refuse are not for the rules, as in the part.
+            later = [
+                o
+                for o in behind
+                if detection.accepts(o)
+                and isinstance(build_s_transaction(program, o, At(o.low_us, "", 0)), STransaction)
+            ]
+            made, refused, undecided, decided = detection.run(made, reached_us, later)
             self._decisions.found(program.name, undecided, decided)
             by_event = {id(arrival.occurrence): arrival for arrival in arrivals.values()}
             letters += [letter_of(stream, defined, by_event[id(o)], e) for o, e in refused]

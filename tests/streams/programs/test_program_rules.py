@@ -8,7 +8,10 @@ import pytest
 from sqlalchemy import Column, String, Table
 
 import activedb as adb
+from activedb.events import AccuracyInterval
 from activedb.scheduling import MOMENT, Program, SharedTable
+from tests.databases import place
+from tests.drawing import Worlds
 from tests.ledger import at, declare, event
 
 if TYPE_CHECKING:
@@ -112,3 +115,77 @@ def test_part_that_fails_leaves_nothing_in_the_detectors(db: adb.Database) -> No
     db._store.trigger = lambda point: None
     stream.feed(EVENTS[1:], punctuation=at(20))
     assert read_log(db, kept) == LOG
+
+
+_S = 1_000_000
+
+PATTERNS = {
+    "negated": adb.seq(adb.event("A"), ~adb.event("C"), adb.event("B")).within(20),
+    "plain": adb.seq(adb.event("A"), adb.event("B")).within(20),
+    "chronicle": adb.seq(adb.event("A"), adb.event("B")).within(20).context("chronicle"),
+}
+
+
+def after_parts(events: list[Occurrence], pattern: str, punctuations: list[int]) -> dict[str, Any]:
+    """Return what a program's rule gives of events up to some punctuations, and their end."""
+    found = SharedTable("found", key=str, initial="")
+    program = Program("found", [found])
+
+    @program.pre_process
+    def check(type_: str, params: Any) -> Any:
+        if params["n"] == 0:
+            raise ValueError("it has no number")
+        return None if params["n"] == 1 else params
+
+    @program.rule(PATTERNS[pattern], writes=lambda o: [found["log"]])
+    def match(t: Any, o: Occurrence) -> None:
+        t.write(found["log"], f"{t.read(found['log'])} {o.parts['A'].id}-{o.parts['B'].id}")
+
+    with place(None) as where:
+        db = where.open()
+        kept = Table(
+            "found", db.metadata, Column("n", String(9), primary_key=True), Column("v", String)
+        )
+        db.create_all()
+        stream = declare(db)
+        stream.program(program, tables={found: kept})
+        stream.run.feed(events, 0)
+        for second in punctuations:
+            stream.run.feed([], second * _S)
+        with db.transaction() as t:
+            return {
+                "log": t.get(kept, "log"),
+                "open": db.decisions.open_by_rule(),
+                "totals": stream.run.totals(),
+            }
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_rules_of_a_program_do_not_depend_on_where_a_part_ends(pattern: str) -> None:
+    worlds = Worlds(25, "ends of parts", pattern, found=5, left_open=1)
+    for random in worlds:
+        events = []
+        for number in range(random.randint(3, 9)):
+            us = random.randrange(30) * _S
+            stamp = AccuracyInterval(us, us, us + random.choice([0, 1, 5, 15]) * _S)
+            name, n = random.choice("AABBC"), random.choice([0, 1, 1, 2, 2, 2])
+            events.append(adb.occurrence(name, timestamp=stamp, id=f"{number}", n=n))
+        cuts = sorted(random.sample(range(1, 60), 4))
+        whole = after_parts(events, pattern, [60])
+        assert after_parts(events, pattern, [*cuts, 60]) == whole, (events, cuts)
+        worlds.met["found"] += whole["log"] is not None
+        worlds.met["left_open"] += bool(whole["open"])
+
+
+def test_event_behind_a_part_that_preprocessing_drops_leaves_no_decision_open() -> None:
+    events = [
+        adb.occurrence(
+            name, timestamp=AccuracyInterval(low * _S, low * _S, high * _S), id=name, n=n
+        )
+        for name, low, high, n in (("A", 0, 1, 2), ("B", 5, 15, 2), ("C", 6, 30, 1))
+    ]
+    whole = after_parts(events, "negated", [40])
+    assert whole["log"] == {"n": "log", "v": " A-B"}
+    assert whole["open"] == {}
+    assert after_parts(events, "negated", [20, 40]) == whole
