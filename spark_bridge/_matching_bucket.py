@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from activedb.columns import Arrival
+from activedb.errors import BadEvent
 from activedb.events import Detector, Query, decode, encode
 from activedb.streams import Completion
 
@@ -181,9 +182,13 @@ class Bucket:
         return [rule.event, self._since.get(rule.name, 0)]
 
     def _feed(self, arrival: Arrival) -> dict[str, list[Occurrence] | tuple[str, str]]:
-        """Return the matches of an event; if one detector refuses it, none has been fed it."""
+        """Return the matches of an event, or the error of a rule that refuses it.
+
+        If a rule refuses it for all, none has been fed it.
+        """
         found: dict[str, list[Occurrence] | tuple[str, str]] = {}
         fed: list[Detector] = []
+        is_for_all = False
         o = arrival.occurrence
         for rule in self._rules:
             if arrival.batch_id < self._since.get(rule.name, 0):  # the rule did not exist then
@@ -192,12 +197,15 @@ class Bucket:
             try:
                 matches = detector.feed(o)
             except Exception as error:  # a user's predicate may raise anything
-                for other in reversed(fed):
-                    other.withdraw(o)
-                return {rule.name: (type(error).__name__, str(error))}
+                found[rule.name] = (type(error).__name__, str(error))
+                is_for_all |= not (rule.fails_alone or isinstance(error, BadEvent))
+                continue
             fed.append(detector)
             if matches:
                 found[rule.name] = matches
+        if is_for_all:
+            for detector in reversed(fed):
+                detector.withdraw(o)
         return found
 
 

@@ -23,7 +23,7 @@ from activedb.events import (
 )
 from activedb.events import Sequence as SequencePattern
 from activedb.firing import TimeLines
-from activedb.rules import Catalog, OnFull, Subscription
+from activedb.rules import Catalog, OnAbort, OnFull, Subscription
 from activedb.store.journals import LedgerEntry
 from activedb.streams._declaration import StreamDeclaration
 
@@ -51,6 +51,8 @@ class KeyedRule:
         Maximum number of occurrences that one detector retains; None: unbounded.
     on_uncertain, matches_max, on_many
         Same as the rule's.
+    fails_alone : bool
+        Whether an error of its predicates refuses the event for this rule only.
     """
 
     name: str
@@ -62,6 +64,7 @@ class KeyedRule:
     on_uncertain: str = "certain"
     matches_max: int | None = MATCHES_MAX
     on_many: str = "refuse"
+    fails_alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -277,4 +280,5 @@ def _keyed(subscription: Subscription, partials_max: int | None) -> KeyedRule:
         on_uncertain=rule.on_uncertain,
         matches_max=rule.matches_max,
         on_many=str(rule.on_many),
+        fails_alone=rule.on_abort is OnAbort.RULE,
     )

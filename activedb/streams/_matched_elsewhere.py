@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from activedb import errors
 from activedb.columns import Arrival
 from activedb.errors import BadEvent, ConfigurationError
 from activedb.firing import Triggering
@@ -161,8 +162,11 @@ def placed(arrivals: Arrivals, matched: Matched | None) -> Arrivals:
 
 
 def refusal_of(kind: str, text: str) -> Exception:
-    """Return the error of a detector elsewhere, with the class name it had there."""
-    if kind == BadEvent.__name__:
-        return BadEvent(text)
-    error: Exception = type(kind, (Exception,), {})(text)
+    """Return the error of a detector elsewhere, with the class name it had there.
+
+    It is a `BadEvent` if it was one of activedb's own there.
+    """
+    known = getattr(errors, kind, None)
+    is_bad = isinstance(known, type) and issubclass(known, BadEvent)
+    error: Exception = type(kind, (BadEvent if is_bad else Exception,), {})(text)
     return error

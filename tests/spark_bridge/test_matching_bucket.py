@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
@@ -145,6 +146,26 @@ def test_bucket_whose_rule_raises_takes_the_event_back_from_its_other_rules() ->
     failed, made = bucket.advance(None).completions
     assert failed.found == {"r1": ("ZeroDivisionError", "division by zero")}
     assert {name: len(found) for name, found in made.found.items()} == {"r0": 1, "r1": 1}
+
+
+def test_bucket_whose_rule_refuses_an_event_alone_keeps_it_for_its_other_rules() -> None:
+    def raises(o: Occurrence) -> bool:
+        return bool(1 / o.params["n"] > 0)
+
+    on = seq(event("A"), event("B")).same("k")
+    rules = [
+        replace(keyed(0, on), matches_max=1),
+        replace(keyed(1, seq(event("A", where=raises), event("B")).same("k")), fails_alone=True),
+        keyed(2, on),
+    ]
+    bucket = Bucket(rules)
+    for position, (kind, n) in enumerate([("A", 0), ("A", 1), ("B", 1)]):
+        o = Occurrence(kind, moment_of(position), {"k": 1, "n": n})
+        bucket.take(Arrival(o, 0, position), home=True)
+    first, last = bucket.advance(None).completions
+    assert first.found == {"r1": ("ZeroDivisionError", "division by zero")}
+    assert last.found["r0"][0] == "MatchesExceeded"
+    assert [len(last.found[name]) for name in ("r1", "r2")] == [1, 2]
 
 
 def test_bucket_forgets_what_it_has_of_an_event_that_was_changed() -> None:

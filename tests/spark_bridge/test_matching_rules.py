@@ -18,6 +18,7 @@ from activedb.columns import Arrival
 from activedb.errors import CheckpointMismatch, ConfigurationError
 from activedb.events import Expression, Occurrence
 from activedb.streams import AtomicBatch, Completion, Matched, Stream
+from tests.drawing import Worlds
 
 pytest.importorskip("pyspark", reason="no Spark: make test-all installs it")
 
@@ -161,6 +162,98 @@ def test_event_that_a_detector_elsewhere_refused_becomes_a_letter(db: adb.Databa
     assert letter.reason == "ZeroDivisionError: by zero"
     assert letter.payload["type"] == "B"
     assert (keyed, run.totals()) == ([], {"events": 1, "late": 0, "dead": 1})
+
+
+@pytest.mark.parametrize(
+    ("error", "on_abort", "reason"),
+    [
+        ("MatchesExceeded", "triggering", "too many"),
+        ("BadEvent", "triggering", "too many"),
+        ("ValueError", "rule", "ValueError: too many"),
+    ],
+)
+def test_event_that_one_rule_elsewhere_refused_alone_triggers_the_others(
+    db: adb.Database, error: str, on_abort: str, reason: str
+) -> None:
+    stream = letters(db)
+    refusing = rule(db, "refusing", adb.seq(A, B).same("k"), on_abort=on_abort)
+    keyed = rule(db, "keyed", adb.seq(A, B).same("k"))
+    run = stream.run
+    rules = {each.name: each.event for each in run.matchable().rules}
+    made = completion(5, "keyed")
+    refused = Completion(made.arrival, {"refusing": (error, "too many"), **made.found})
+    run.apply(batch(0, Matched(rules, frozenset(), [refused], 1), us=10))
+    (letter,) = db.dead_letters.list()
+    assert (letter.error, letter.reason) == (error, reason)
+    assert (refusing, keyed, run.totals()["dead"]) == ([], [5], 0)
+
+
+def test_events_matched_in_a_bucket_give_what_one_process_gives_whatever_refuses_them() -> None:
+    worlds = Worlds(30, "refused in a bucket", alone=5, for_all=5, fired=5)
+    for random in worlds:
+        specs = [
+            (
+                random.choice(PATTERNS),
+                random.choice([1, 2, 10]),
+                random.choice(["triggering", "rule"]),
+            )
+            for _ in range(3)
+        ]
+        events = [
+            adb.occurrence(random.choice("AAB"), timestamp=us / 1e6, k=1, n=random.randrange(4))
+            for us in range(1, random.randint(5, 12))
+        ]
+        with adb.connect("memory://") as db:
+            seen = watched(db, specs)
+            run = db.stream("letters", types={"A": ("k",), "B": ("k",)}).run
+            matchable = run.matchable()
+            run.feed(events, 100)
+            expected = (seen, told(db))
+        bucket = Bucket(matchable.rules)
+        for position, o in enumerate(events):
+            bucket.take(Arrival(o, 0, position), home=True)
+        passed = Passed.restore(json.loads(json.dumps(bucket.advance(100).record())))
+        with adb.connect("memory://") as db:
+            seen = watched(db, specs)
+            rules = {each.name: each.event for each in matchable.rules}
+            matched = Matched(rules, frozenset(), passed.completions, passed.processed)
+            letters(db).run.apply(batch(0, matched, us=100))
+            assert (seen, told(db)) == expected
+        alone = ["/" in identity for identity, _, _ in expected[1]]
+        worlds.met["alone"] += any(alone)
+        worlds.met["for_all"] += not all(alone)
+        worlds.met["fired"] += any(alone) and bool(seen)
+
+
+def _divides(o: Occurrence) -> bool:
+    return bool(6 % o.params["n"] == 0)
+
+
+PATTERNS = [
+    adb.seq(A, B).same("k"),
+    adb.seq(A, B).same("k").context("chronicle"),
+    adb.seq(A, adb.event("B", where=_divides)).same("k"),
+    adb.seq(adb.event("A", where=_divides), B).same("k").context("recent"),
+]
+Watched = tuple[Expression, int, str]
+"""A rule: its pattern, how many matches an event completes at most, and `on_abort`."""
+
+
+def watched(db: adb.Database, rules: list[Watched]) -> list[tuple[str, int, int]]:
+    """Define the rules; return the list of what they will do."""
+    seen: list[tuple[str, int, int]] = []
+    for number, (on, matches_max, on_abort) in enumerate(rules):
+
+        def act(t: adb.Transaction, o: Occurrence, number: int = number) -> None:
+            seen.append((f"r{number}", o.us, o.parts["A"].us))
+
+        db.rule(on=on, name=f"r{number}", matches_max=matches_max, on_abort=on_abort)(act)
+    return seen
+
+
+def told(db: adb.Database) -> list[tuple[str, str, str]]:
+    found = db.dead_letters.list()
+    return sorted((letter.identity, letter.error, letter.reason) for letter in found)
 
 
 def test_row_from_the_future_as_of_its_planning_is_refused_by_its_position(
