@@ -15,7 +15,7 @@ from activedb.errors import ActiveDBError, BadEvent, RuleFailed, SerializationCo
 from activedb.events import Occurrence, decode, encode, register_type
 from activedb.firing._queue import Turn
 from activedb.firing._triggered import RecordedFiring, RulePart, Triggered, failed_in, shortened
-from activedb.store.journals import STREAM_RUN, WORKFLOW_RUN, Journal
+from activedb.store.journals import ABOVE, STREAM_RUN, WORKFLOW_RUN, Journal
 from activedb.store.sql import SERVER_TYPES
 from activedb.transactions import Run, TransactionNode
 from coupling import Coupling
@@ -166,6 +166,8 @@ def row_of(firing: NamedFiring, t: TransactionNode) -> dict[str, Any]:
     origin = t.origin()
     if origin is not None:
         occurrence[_ORIGIN] = origin
+    if run.above and not firing.name.startswith(run.name):
+        occurrence[ABOVE] = "\n".join((run.name, *run.above))
     return {
         "firing": firing.name,
         "run": run.name,

@@ -272,8 +272,10 @@ class Launcher:
         quarantine = self.triggering.quarantine
         try:
             quarantine.check(firing.triggered.rule.name)
-            is_covered = self.triggering.run_ends.causal.is_repeated(cause.hierarchy.run)
+            by = cause.hierarchy.run
+            is_covered = self.triggering.run_ends.causal.is_repeated(by)
             how = {"is_retried": True, "is_covered": is_covered, "fired": fired}
+            how["above"] = (by.name, *by.above)
             run = run_of(firing.row, firing.triggered, "locks", **how)  # as its cause
             self.forest.causal(cause, run).call(self._work_of(firing.row, firing.triggered))
             quarantine.succeeded(firing.triggered.rule.name)

@@ -51,6 +51,9 @@ class Run:
     is_covered : bool
         True for a detached rule that is repeated after a crash because the run that triggered it
         is, and not because it is recorded.
+    above : tuple of str
+        Of a firing that is not recorded: the names of what triggered it, of what triggered that,
+        and so on, up to the first that is recorded or no firing.
     lazily : bool
         True if the commit need not wait for the disk, because commits lost in a crash of the
         server are replayed.
@@ -89,6 +92,7 @@ class Run:
     is_batch: bool = False
     is_detached: bool = False
     is_covered: bool = False
+    above: tuple[str, ...] = ()
     lazily: bool = False
     careful: bool = False
     is_retried: bool = False

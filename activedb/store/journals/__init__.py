@@ -1,6 +1,6 @@
 """Rows of activedb itself: firings, streams, programs, workflows, decisions, staged batches."""
 
-from activedb.store.journals._firings import STREAM_RUN, WORKFLOW_RUN, FiringCounts, Journal
+from activedb.store.journals._firings import ABOVE, STREAM_RUN, WORKFLOW_RUN, FiringCounts, Journal
 from activedb.store.journals._overview import (
     Overview,
     database_migrations,
@@ -32,6 +32,7 @@ from activedb.store.journals._workflows import (
 )
 
 __all__ = [
+    "ABOVE",
     "STREAM_RUN",
     "WORKFLOW_RUN",
     "Adopted",

@@ -12,11 +12,14 @@ from sqlalchemy import (
     Connection,
     RowMapping,
     bindparam,
+    case,
     delete,
     exists,
     func,
     literal_column,
+    null,
     select,
+    true,
     update,
 )
 from sqlalchemy.dialects.postgresql import insert as postgres_insert
@@ -26,13 +29,20 @@ from activedb.store.server import Step, fetch, translate_errors
 from activedb.store.session import Store, Wakeups
 from activedb.store.system import dead_letters, pending_firings
 
-__all__ = ["STREAM_RUN", "WORKFLOW_RUN", "FiringCounts", "Journal"]
+__all__ = ["ABOVE", "STREAM_RUN", "WORKFLOW_RUN", "FiringCounts", "Journal"]
 
 STREAM_RUN = "stream/"
 """Prefix of the names of runs of streams, which are replayed after a crash."""
 
 WORKFLOW_RUN = "workflow/"
 """Prefix of the names of runs of workflows' transactions, which are repeated after a crash."""
+
+ABOVE = "above"
+"""Key in the occurrence of a firing with a name that was too long, triggered by an unrecorded one.
+
+The value has the names of what is above it, the nearest first, up to the first recorded firing: one
+in each line.
+"""
 
 _NAMES_MAX = 1_000  # in one statement
 _TOGETHER_MAX = 20  # firings recorded by single statements in one message
@@ -41,6 +51,8 @@ _C = pending_firings.c
 _OWN, _BELOW = _C.firing == bindparam("name"), _C.run == bindparam("name")
 _DELETE = delete(pending_firings).returning(_C.firing)
 _DELETE_OWN = _DELETE.where(_OWN, ~_C.done)
+_MARK_OWN = update(pending_firings).where(_OWN, ~_C.done).returning(_C.firing).values(done=true())
+_LEAVE_OWN = _MARK_OWN.values(holder=null())
 _DELETE_DONE = _DELETE.where(_BELOW, _C.done)
 _DELETE_OVER = _DELETE.where(_BELOW, _C.done | (_C.intent & (_C.holder != bindparam("own"))))
 
@@ -82,8 +94,9 @@ class Journal:
 
     The name of a firing begins with the names of those above it, each followed by ``#`` or ``/``:
     the firing that triggered it, the one that triggered that one, up to a run of the application,
-    a stream or a workflow. A firing that may be triggered again once it is done leaves a *done row*
-    to be found then.
+    a stream or a workflow. A name too long for its column begins with some of them only; then
+    ``run``, and `ABOVE`, tell what is above it. A firing that may be triggered again once it is
+    done leaves a *done row* to be found then.
 
     Parameters
     ----------
@@ -360,23 +373,26 @@ class Journal:
         """Mark a firing done, and delete those that it triggered and that are over: `below`."""
         # Locking downwards from the triggering firing avoids deadlocks, and a row is left if and
         # only if the firing above will delete it. A row that stays for the sake of this process
-        # keeps its holder, so that `forget_left` leaves it alone.
-        is_ours = keep
-        keep = keep or (firing["keep"] and self._may_be_triggered_again(connection, firing))
-        c = pending_firings.c
-        if keep:
-            row = {name: value for name, value in firing.items() if name in c}
+        # keeps its holder, so that `forget_left` leaves it alone. Only a batch's firing may have no
+        # row yet; if any other has none, another process has ended it and has deleted the row.
+        own = {"name": firing["firing"]}
+        if keep and not _is_of_firing(firing):
+            row = {name: value for name, value in firing.items() if name in _C}
             marked = _flavour(connection)(pending_firings).values(**{**row, "done": True})
-            left: dict[str, Any] = {} if is_ours else {"holder": None}
             marked = marked.on_conflict_do_update(
-                index_elements=[c.firing], set_={"done": True, **left}, where=~c.done
+                index_elements=[_C.firing], set_={"done": True}, where=~_C.done
             )
-            is_first = connection.execute(marked.returning(c.firing)).first() is not None
+            is_first = connection.execute(marked.returning(_C.firing)).first() is not None
             fetch(connection, [below])
+            return is_first
+        if keep:
+            end: Any = _MARK_OWN
+        elif firing["keep"] and self._may_be_triggered_again(connection, firing):
+            end = _LEAVE_OWN
         else:
-            gone, _ = fetch(connection, [(_DELETE_OWN, {"name": firing["firing"]}), below])
-            is_first = bool(gone)
-        return is_first
+            end = _DELETE_OWN
+        ended, _ = fetch(connection, [(end, own), below])
+        return bool(ended)
 
     def lineage(self, connection: Connection, firing: Mapping[str, Any]) -> dict[str, bool]:
         """Return whether a firing, and each recorded one above it, is done, as one connection sees.
@@ -385,7 +401,7 @@ class Journal:
         the firing's transaction. One that reads from a snapshot compares this with `lineage_now`.
         """
         c = pending_firings.c
-        names = [firing["firing"], *_above(firing["firing"])]
+        names = [firing["firing"], *_above(firing)]
         found = connection.execute(select(c.firing, c.done).where(c.firing.in_(names)))
         return {row.firing: row.done for row in found}
 
@@ -401,11 +417,11 @@ class Journal:
         locked until the end of the transaction, so it cannot be done meanwhile. If there is none,
         and the process that triggered this firing is dead, a stream or a workflow may repeat it.
         """
-        if "#" not in firing["run"]:
+        if not _is_of_firing(firing):
             return False
-        c = pending_firings.c
-        above = select(c.done).where(c.firing.in_(_above(firing["firing"])))
-        above = above.order_by(func.length(c.firing).desc()).limit(1)
+        c, names = pending_firings.c, _above(firing)
+        nearest = case({name: place for place, name in enumerate(names)}, value=c.firing)
+        above = select(c.done).where(c.firing.in_(names)).order_by(nearest).limit(1)
         is_done = connection.execute(above.with_for_update(read=True)).scalar()
         if is_done is not None:
             return not is_done
@@ -542,12 +558,27 @@ def _is_below_pending() -> ColumnElement[bool]:
     """Return whether a row's triggering run is, or is below, a firing recorded and not done."""
     c, above = pending_firings.c, pending_firings.alias("above")
     is_above = func.substr(c.run, 1, func.length(above.c.firing)) == above.c.firing
+    listed = c.occurrence[ABOVE].as_string()
+    is_above |= (c.run == above.c.firing) | (func.replace(listed, above.c.firing, "") != listed)
     return exists().where(is_above, ~above.c.done)
 
 
-def _above(firing: str) -> list[str]:
-    """Return what may be the names of the firings above one; O(depth)."""
-    return [firing[: found.start()] for found in re.finditer("[#/]", firing)]
+def _is_of_firing(firing: Mapping[str, Any]) -> bool:
+    """Return whether a firing has triggered this one, not a batch or work of the application."""
+    return "#" in firing["run"]
+
+
+def _above(firing: Mapping[str, Any]) -> list[str]:
+    """Return what may be the names of the firings above one, the nearest first; O(depth).
+
+    A name that was too long does not begin with those of all firings above it. Then the firing that
+    has triggered it decides; the row lists more if that one was not recorded.
+    """
+    name, run = firing["firing"], firing["run"]
+    if not name.startswith(run):
+        listed: str = firing["occurrence"].get(ABOVE, run)
+        return listed.split("\n")
+    return [name[: found.start()] for found in re.finditer("[#/]", name)][::-1]
 
 
 def _hold(connection: Connection, names: Collection[str], holder: int | None) -> None:

@@ -1,0 +1,191 @@
+"""Processes taken for dead: a firing that two of them run at once takes effect once."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import text
+
+import activedb as adb
+from tests.databases import PATIENCE_S, in_thread, until
+from tests.ledger import declare, event, open_ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from activedb import Occurrence, Transaction
+    from tests.databases import Place
+    from tests.ledger import Ledger
+
+_HOLDERS = (
+    "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted "
+    "AND mode = 'ExclusiveLock' AND (classid::bigint << 32) | objid::bigint = :number"
+)
+
+
+def cut_lease(db: adb.Database) -> None:
+    """Cut the connection that has the lease of a process, which stays alive."""
+    number = {"number": db._store.lease.number}
+
+    def holder() -> Any:
+        with db._store.short() as connection:
+            return connection.scalar(text(_HOLDERS), number)
+
+    pid = holder()
+    with db._store.short() as connection:
+        connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
+    until(lambda: holder() != pid)
+
+
+@dataclass
+class Process:
+    """Process with the rules of a test, and gates before the end of its firings of one rule."""
+
+    ledger: Ledger
+    at_gate: threading.Event = field(default_factory=threading.Event)
+    gate: threading.Event = field(default_factory=threading.Event)
+
+    def rule(
+        self,
+        name: str,
+        on: str,
+        coupling: str = "detached",
+        raises: str = "",
+        *,
+        is_gated: bool = False,
+    ) -> None:
+        """Define a rule that writes its name, raises an event, and may wait before its end."""
+
+        @self.ledger.db.rule(on=adb.event(on), coupling=coupling, name=name)
+        def rule(t: Transaction, o: Occurrence) -> None:
+            self.ledger.write(t, name)
+            if raises:
+                self.ledger.db.signal(raises)
+            if is_gated:
+                self.at_gate.set()
+                assert self.gate.wait(PATIENCE_S)
+
+    def end(self) -> None:
+        """Let the firings at the gate end, and wait for all."""
+        self.gate.set()
+        self.ledger.db.wait_idle()
+
+
+def feed(process: Process, name: str, second: float) -> None:
+    """Feed a stream with one event, to its end."""
+    db = process.ledger.db
+    stream = db.streams["input"] if "input" in db.streams else declare(db)
+    stream.feed([event(name, second)])
+
+
+def of_stream(process: Process) -> Any:
+    """Feed a stream, whose part triggers the first rule."""
+    return in_thread(feed, process, "A", 1)
+
+
+def of_signal(process: Process) -> Any:
+    """Raise the event of the first rule outside of transactions."""
+    return in_thread(process.ledger.db.signal, "A")
+
+
+def of_open_work(process: Process) -> Any:
+    """Raise it in a transaction that commits only after the gate."""
+
+    def work(t: Transaction) -> None:
+        process.ledger.db.signal("A")
+        assert process.gate.wait(PATIENCE_S)
+
+    return in_thread(process.ledger.db.run, work)
+
+
+CHAINS: dict[str, tuple[Callable[[Process], Any], tuple[str, ...], int]] = {
+    "second rule below a stream": (of_stream, ("detached", "detached"), 1),
+    "first rule of a signal": (of_signal, ("detached",), 0),
+    "second rule of a signal": (of_signal, ("detached", "detached"), 1),
+    "rule above another one": (of_signal, ("detached", "detached"), 0),
+    "rule above two": (of_signal, ("detached", "detached", "detached"), 0),
+    "rule below a causal one begun early": (of_open_work, ("causal", "detached"), 1),
+    "rule below a causal one of a rule": (of_signal, ("detached", "causal", "detached"), 2),
+    "rule above a causal one": (of_signal, ("detached", "causal", "detached"), 0),
+    "rule above two causal ones": (of_signal, ("detached", "causal", "causal", "detached"), 0),
+}
+"""Chains by name: what begins one, the modes of its rules, and the number of the gated one."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("length", [1, 190])
+@pytest.mark.parametrize("first", ["the process taken for dead", "the one that took over"])
+@pytest.mark.parametrize("chain", CHAINS)
+def test_firing_in_two_processes_at_once_takes_effect_once(
+    there: Place, chain: str, first: str, length: int
+) -> None:
+    begin, modes, gated = CHAINS[chain]
+    ours, other = (Process(open_ledger(there.open(threads=8))) for _ in range(2))
+    names = [f"{number}{'x' * length}" for number in range(len(modes))]
+    for process in (ours, other):
+        for number, mode in enumerate(modes):
+            on, raises = "A" if number == 0 else f"E{number}", f"E{number + 1}"
+            is_gated = number == gated
+            process.rule(names[number], on, mode, raises, is_gated=is_gated)
+    began = begin(ours)
+    assert ours.at_gate.wait(PATIENCE_S)
+    ended = {
+        name
+        for name, mode in list(zip(names, modes, strict=True))[gated + 1 :]
+        if mode == "detached"
+    }
+    if ended:
+        until(lambda: ended <= set(other.ledger.lines()))
+    cut_lease(ours.ledger.db)
+    assert other.ledger.db.recover() >= 1
+    assert other.at_gate.wait(PATIENCE_S)
+    for process in (ours, other) if first == "the process taken for dead" else (other, ours):
+        process.end()
+    began.result(PATIENCE_S)
+    for process in (ours, other):
+        process.end()
+    assert sorted(ours.ledger.lines()) == names
+    assert ours.ledger.letters() == []
+    for process in (ours, other):
+        process.ledger.db.recover()
+    feed(ours, "B", 9)
+    assert ours.ledger.pending() == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("depth", [1, 3, 16, 60])
+@pytest.mark.parametrize("length", [1, 60, 190])
+def test_rule_that_triggers_itself_and_is_taken_over_at_any_depth_takes_each_step_once(
+    there: Place, depth: int, length: int
+) -> None:
+    name, steps = "r" * length, depth + 2
+    ours, other = (Process(open_ledger(there.open(threads=4))) for _ in range(2))
+    other.gate.set()
+
+    def define(process: Process) -> None:
+        @process.ledger.db.rule(on=adb.event("E"), coupling="detached", name=name)
+        def rule(t: Transaction, o: Occurrence) -> None:
+            step = o.params["step"]
+            process.ledger.write(t, f"{step:03}")
+            if step < steps:
+                process.ledger.db.signal("E", step=step + 1)
+            if step == depth:
+                process.at_gate.set()
+                assert process.gate.wait(PATIENCE_S)
+
+    for process in (ours, other):
+        define(process)
+    ours.ledger.db.signal("E", step=0)
+    assert ours.at_gate.wait(PATIENCE_S)
+    until(lambda: ours.ledger.db._launcher.running == 1)  # what it has triggered has ended
+    cut_lease(ours.ledger.db)
+    assert other.ledger.db.recover() == 1
+    other.end()
+    ours.end()
+    assert sorted(other.ledger.lines()) == [f"{step:03}" for step in range(steps + 1)]
+    for process in (ours, other):
+        process.ledger.db.recover()
+    assert ours.ledger.pending() == []
