@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,24 +28,26 @@ class _Early:
     is_recorded : bool
         True if the triggering transaction has committed, with the firing's row.
     is_over : bool
-        True if the early try has ended; then `is_done` and `error` hold its outcome.
+        True if the early try has ended.
+    is_done : bool
+        True if the early try has committed, or is not wanted any more.
     """
 
     fired: set[str]
     is_recorded: bool = False
     is_over: bool = False
     is_done: bool = False
-    error: BaseException | None = None
 
 
 class Causal:
     """Launcher of causally dependent rules at the event, settled by the triggering commit.
 
-    A rule gets one try beside the triggering transaction. If the try fails for a reason outside
-    the rule (a deadlock, say), the rule is started once more after the triggering commit, like a
-    sequential rule. If the rule itself fails, that commit makes a dead letter of it. When the
-    triggering transaction aborts, the try has aborted with it and leaves no effects. The firing is
-    over if the triggering work fails for good, or commits without triggering the rule again.
+    A rule gets one try beside the triggering transaction. If the try fails, the rule is started
+    once more after the triggering commit, like a sequential rule: the reason may be outside the
+    rule (a deadlock, say), or a value that the triggering transaction has changed before it has
+    committed. When the triggering transaction aborts, the try has aborted with it and leaves no
+    effects. The firing is over if the triggering work fails for good, or commits without triggering
+    the rule again.
 
     Two kinds of triggering transaction do not begin rules early. The connection of a caller's
     transaction belongs to the caller. In the batch of a stream, no rule runs between events.
@@ -133,7 +136,9 @@ class Causal:
                     self._queue.expect(firing)
                     continue
                 self._early.pop(firing, None)
-            if early is None or self._is_due(firing, early):
+            if early is not None:
+                firing.fired.update(early.fired)
+            if early is None or not early.is_done:
                 due.append(firing)
         self._queue.start(due)
 
@@ -158,27 +163,20 @@ class Causal:
     # -- inside ----------------------------------------------------------------------------
 
     def _run(self, firing: RecordedFiring, t: TransactionNode) -> None:
-        is_done, failed = False, None
+        is_done = False
         with self._latch:
             early = self._early.get(firing)
         if early is None:
             return  # the triggering transaction has aborted
-        try:
+        # If it fails, what it saw may not be what is committed: only the next try counts.
+        with suppress(BaseException):
             is_done = self._queue.run_early(firing, t, early.fired)
-        except BaseException as error:
-            failed = error
         with self._latch:
             if firing not in self._early:
                 return
-            early.is_over, early.is_done, early.error = True, is_done, failed
+            early.is_over, early.is_done = True, is_done
             if not early.is_recorded:
                 return
             del self._early[firing]
-        self._queue.try_ended(firing, is_due=self._is_due(firing, early))
-
-    def _is_due(self, firing: RecordedFiring, early: _Early) -> bool:
-        """Return whether to start a firing; write its dead letter if the rule itself failed."""
-        if early.error is not None:
-            self._queue.give_up(firing, early.error)
         firing.fired.update(early.fired)
-        return early.error is None and not early.is_done
+        self._queue.try_ended(firing, is_due=not is_done)

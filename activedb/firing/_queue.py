@@ -151,9 +151,6 @@ class FiringQueue(Protocol):
     def forget_done(self, names: Sequence[str]) -> None:
         """Delete the rows of done firings, except those that a recorded firing may look for."""
 
-    def give_up(self, firing: RecordedFiring, error: BaseException) -> bool:
-        """Write a dead letter for a rule that raised; return False if that has to wait."""
-
     def write_letter(self, letter: Letter) -> None:
         """Write a letter that belongs to no firing, now or later."""
 

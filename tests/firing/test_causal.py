@@ -357,12 +357,16 @@ def test_causal_rule_of_a_subtransaction_follows_its_whole_line(ledger: Ledger) 
     assert ledger.pending() == []
 
 
-def test_causal_rule_that_raises_is_a_dead_letter_of_the_triggering_commit(ledger: Ledger) -> None:
+def test_causal_rule_that_raises_is_a_dead_letter_once_it_has_failed_after_the_commit(
+    ledger: Ledger,
+) -> None:
     steps = Steps()
+    tries: list[int] = []
 
     @ledger.db.rule(on=adb.event("E"), coupling="causal")
     def rule(t: Transaction, o: Occurrence) -> None:
         ledger.write(t, "undone")
+        tries.append(o.params["n"])
         steps.reach(f"ran {o.params['n']}")
         raise ValueError("no")
 
@@ -375,7 +379,57 @@ def test_causal_rule_that_raises_is_a_dead_letter_of_the_triggering_commit(ledge
                 t.abort()
         ledger.db.wait_idle()
         assert [letter["error"] for letter in ledger.letters()] == ["ValueError"] * n
+    assert tries == [0, 1, 1]
     assert ledger.lines() == []
+    assert ledger.pending() == []
+
+
+@pytest.mark.parametrize("at", ["top", "subtransaction"])
+@pytest.mark.parametrize("written", ["own", "by a child", "by a rule"])
+def test_causal_rule_that_fails_on_a_value_that_is_never_committed_runs_on_the_committed_one(
+    ledger: Ledger, written: str, at: str
+) -> None:
+    db, steps, a = ledger.db, Steps(), ledger.accounts
+
+    @db.rule(on=adb.event("MEND"))
+    def mend(t: Transaction, o: Occurrence) -> None:
+        t.update(a, 1, balance=5)
+
+    @db.rule(on=adb.event("E"), coupling="causal")
+    def rule(t: Transaction, o: Occurrence) -> None:
+        row = t.get(a, 1)
+        assert row is not None
+        db.signal("SAW", balance=row["balance"])
+        steps.reach("has run")
+        if row["balance"] < 0:
+            raise ValueError("negative")
+
+    for coupling in ("detached", "sequential", "exclusive"):
+        db.rule(on=adb.event("SAW"), coupling=coupling, name=coupling)(
+            lambda t, o, coupling=coupling: ledger.write(t, f"{coupling} {o.params['balance']}")
+        )
+
+    def work(t: Transaction) -> None:
+        t.update(a, 1, balance=-1)
+        db.signal("E")
+        steps.wait("has run")
+        until(lambda: db.admin.counters().get("transactions_aborted", 0) == 1)
+        if written == "own":
+            t.update(a, 1, balance=5)
+        elif written == "by a child":
+            t.spawn(lambda s: s.update(a, 1, balance=5)).result()
+        else:
+            db.signal("MEND")
+
+    with db.transaction() as t:
+        if at == "top":
+            work(t)
+        else:
+            with t.subtransaction() as s:
+                work(s)
+    db.wait_idle()
+    assert sorted(ledger.lines()) == ["detached -1", "detached 5", "sequential 5"]
+    assert ledger.letters() == []
     assert ledger.pending() == []
 
 
