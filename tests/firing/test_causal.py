@@ -391,8 +391,8 @@ def test_causal_rule_that_fails_on_a_value_that_is_never_committed_runs_on_the_c
 ) -> None:
     db, steps, a = ledger.db, Steps(), ledger.accounts
 
-    @db.rule(on=adb.event("MEND"))
-    def mend(t: Transaction, o: Occurrence) -> None:
+    @db.rule(on=adb.event("FIX"))
+    def fix(t: Transaction, o: Occurrence) -> None:
         t.update(a, 1, balance=5)
 
     @db.rule(on=adb.event("E"), coupling="causal")
@@ -419,7 +419,7 @@ def test_causal_rule_that_fails_on_a_value_that_is_never_committed_runs_on_the_c
         elif written == "by a child":
             t.spawn(lambda s: s.update(a, 1, balance=5)).result()
         else:
-            db.signal("MEND")
+            db.signal("FIX")
 
     with db.transaction() as t:
         if at == "top":
