@@ -90,6 +90,14 @@ def test_query_of_text_sees_the_sphere(bank: Bank, sql: str, expected: list[Any]
         'SELECT *, count(*) FROM accounts AS "A" GROUP BY "A".id, "A".balance',
         "SELECT n.id, count(a.id), (SELECT n.text) FROM notes n, accounts a GROUP BY n.id",
         "SELECT id, owner FROM {schema}.accounts GROUP BY {schema}.accounts.id ORDER BY balance",
+        "SELECT id, owner FROM accounts GROUP BY 1",
+        "SELECT count(*), (a.id) AS balance, owner FROM accounts a GROUP BY 2",
+        "SELECT owner, a.id AS x FROM accounts a GROUP BY x HAVING balance > 5",
+        'SELECT owner, id AS "X y" FROM accounts GROUP BY "X y", balance',
+        "SELECT id, owner FROM accounts GROUP BY (id)",
+        "SELECT id AS x, owner, balance FROM accounts GROUP BY ((x)), (2)",
+        "SELECT 5 AS x, id AS id, owner FROM accounts GROUP BY 2, x",
+        "SELECT n.id AS x, (SELECT a.owner) FROM accounts a, notes n GROUP BY x, a.id",
     ],
 )
 def test_query_grouped_by_the_key_may_name_the_other_columns(bank: Bank, sql: str) -> None:
@@ -102,6 +110,16 @@ def test_query_grouped_by_the_key_may_name_the_other_columns(bank: Bank, sql: st
         assert seen
     with bank.db.transaction() as t:
         assert sorted(map(repr, t.query(text(statement)))) == seen
+
+
+def test_query_grouped_by_a_row_may_name_the_other_columns(there: Place) -> None:
+    """SQLite refuses it."""
+    bank = open_bank(there.open(), {1: 10, 2: 20})
+    grouped = text("SELECT a.id, owner, n.text FROM accounts a, notes n GROUP BY (1, n.id), n.text")
+    with bank.db.transaction() as t:
+        t.insert(bank.notes, {"id": 1, "text": "x"})
+        t.update(bank.accounts, 1, owner="ann")
+        assert sorted(t.query(grouped)) == [(1, "ann", "x"), (2, None, "x")]
 
 
 def test_query_of_text_takes_parameters_bound_or_beside(bank: Bank) -> None:

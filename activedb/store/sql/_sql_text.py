@@ -10,7 +10,7 @@ whose tables are unknown::
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -434,6 +434,8 @@ class _SyntaxReader:
             )
 
     def _grouping(self, table: exp.Table) -> RowGrouping | None:
+        if self._dialect == "sqlite":
+            return None  # it lets a query name any column
         query = table.parent_select
         group = None if query is None else query.args.get("group")
         alias = table.args.get("alias")
@@ -446,10 +448,14 @@ class _SyntaxReader:
             prefix = column.args.get("table")
             return prefix is None or self._name(prefix) == name
 
-        grouped = [c for c in group.expressions if isinstance(c, exp.Column) and may_be_its(c)]
+        grouped = [
+            (column, place)
+            for column, place in _grouped(query, group, self._name)
+            if may_be_its(column)
+        ]
         named = [c.this for c in query.find_all(exp.Column) if may_be_its(c)]
         return RowGrouping(
-            columns=tuple((self._name(c.this), _place(c.this)[1]) for c in grouped),
+            columns=tuple((self._name(c.this), _place(p)[1]) for c, p in grouped),
             prefix=None if own is None else self._text[slice(*_place(own))],
             named=frozenset(self._name(n) for n in named if isinstance(n, exp.Identifier)),
             has_star=any(isinstance(star.parent, exp.Select) for star in query.find_all(exp.Star))
@@ -499,6 +505,40 @@ class _SyntaxReader:
                 if not between.startswith(("--", "/*")):
                     raise _refusal(self._text, f"{between!r} cannot be understood")
                 yield Edit(start, end, " ")
+
+
+def _grouped(
+    query: exp.Query, group: exp.Group, name_of: Callable[[Any], str]
+) -> Iterator[tuple[exp.Column, exp.Expr]]:
+    """Yield the columns by which a query may group, with the part of GROUP BY that ends there.
+
+    A number or a name there may mean a column of the result.
+    """
+    items = list(group.expressions)
+    while items:
+        item = items.pop(0)
+        if isinstance(item, exp.Tuple):
+            items[:0] = item.expressions
+            continue
+        item = item.unnest()
+        meant: list[Any] = []
+        if isinstance(item, exp.Literal) and item.is_int:
+            first = query.selects[: int(item.name)]
+            if len(first) == int(item.name) and not any(each.is_star for each in first):
+                meant = first[-1:]
+        elif isinstance(item, exp.Column) and isinstance(item.this, exp.Identifier):
+            yield item, item.this
+            if item.args.get("table") is None:
+                name = name_of(item.this)
+                meant = [each for each in query.selects if _has_alias(each, name, name_of)]
+        for each in meant:
+            column = each.unalias().unnest()
+            if isinstance(column, exp.Column) and isinstance(column.this, exp.Identifier):
+                yield column, item if isinstance(item, exp.Literal) else item.this
+
+
+def _has_alias(result: exp.Expr, name: str, name_of: Callable[[Any], str]) -> bool:
+    return isinstance(result, exp.Alias) and name_of(result.args["alias"]) == name
 
 
 def _place(identifier: Any) -> tuple[int, int]:
