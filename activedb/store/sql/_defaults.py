@@ -101,7 +101,7 @@ def sqlite_default(column: Column[Any], dialect: Dialect) -> str | None:
     text = argument if isinstance(argument, str) else _quoted(argument)
     if text is None:
         return None
-    kind = _undecorated(column.type)
+    kind = undecorated(column.type)
     try:
         stored = _read(kind, text)
     except (ValueError, ArithmeticError):
@@ -114,7 +114,7 @@ def sqlite_default(column: Column[Any], dialect: Dialect) -> str | None:
     return f"'{quoted}'" if isinstance(stored, str) else str(stored)
 
 
-def _undecorated(kind: Any) -> Any:
+def undecorated(kind: Any) -> Any:
     """Return the type that a TypeDecorator decorates, or the type itself."""
     while isinstance(kind, TypeDecorator) and not isinstance(kind, Interval):
         kind = kind.impl_instance
@@ -147,7 +147,7 @@ def _quoted(expression: Any) -> str | None:
 
 def _as_column(expression: Any, kind: Any) -> Any:
     """Return an expression whose value is read as one of a column of this type."""
-    plain = _undecorated(kind)
+    plain = undecorated(kind)
     if isinstance(plain, Integer | Numeric | String) and not isinstance(plain, Enum):
         return cast(expression, kind)
     # A cast to any other type would make a number. A moment is text, the time after a blank.
@@ -162,7 +162,7 @@ def _from_text(column: Column[Any], text: str, dialect: Dialect) -> Any:
     """Return the value that Postgres reads a text as."""
     kind: Any = column.type
     try:
-        value = _read(_undecorated(kind), text)
+        value = _read(undecorated(kind), text)
     except (ValueError, ArithmeticError) as error:
         raise DefinitionError(
             f"table {column.table.fullname}: memory:// cannot read the default {text!r} of column "

@@ -7,9 +7,12 @@ values accompany the text as bound parameters, and are never part of it.
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from decimal import ROUND_HALF_UP, Decimal
+from functools import partial
 from itertools import product
 from typing import Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary
@@ -20,6 +23,7 @@ from sqlalchemy import (
     Dialect,
     Float,
     Insert,
+    Integer,
     Numeric,
     Select,
     Table,
@@ -39,7 +43,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy import Sequence as Numbers
-from sqlalchemy.exc import CompileError, InvalidRequestError
+from sqlalchemy.exc import CompileError
 from sqlalchemy.orm.context import FromStatement
 from sqlalchemy.sql import operators, visitors
 from sqlalchemy.sql.elements import (
@@ -47,6 +51,7 @@ from sqlalchemy.sql.elements import (
     BindParameter,
     BooleanClauseList,
     ClauseElement,
+    Label,
     Null,
     Tuple,
 )
@@ -58,9 +63,10 @@ from sqlalchemy.sql.selectable import (
     SelectBase,
     TextualSelect,
 )
-from sqlalchemy.types import TupleType, TypeDecorator, TypeEngine
+from sqlalchemy.types import NullType, TupleType, TypeDecorator, TypeEngine
 
 from activedb.errors import InvalidRow, UnsupportedStatement
+from activedb.store.sql._defaults import processed, undecorated
 from activedb.store.sql._restrictions import (
     KEYS_PINNED_MAX,
     Condition,
@@ -492,7 +498,7 @@ def insert_of(
 ) -> Any:
     """Build an INSERT of a SELECT's rows, for `execute`."""
     found = select.bound(values, brackets=False).columns(
-        *(Column(name, _computed_type(table.c[name])) for name in columns)
+        *(Column(name, table.c[name].type) for name in columns)
     )
     return insert(table).from_select(list(columns), found)
 
@@ -686,43 +692,141 @@ def _assigned(statement: Update, table: Table, mapper: Any) -> dict[str, Any]:
 
 
 class _ComputedNumber(TypeDecorator[Any]):
-    """Type of a number that the database computes, whichever type the database gives it.
+    """Type of a number that the database computes for a column, whichever type it gives it.
 
-    It may be a double where the column keeps decimals, which SQLAlchemy would round, and for
-    Postgres a mere NULL is text, of which SQLAlchemy makes no number.
+    A value is converted as the assignment to the column would on Postgres.
+
+    Parameters
+    ----------
+    kind : TypeEngine
+        Type of the column.
+    is_double : bool
+        False unless the number is known to be a double, which SQLite does not tell from a decimal.
     """
 
     impl = Numeric
     cache_ok = True
 
-    def __init__(self, kind: TypeEngine[Any]):
+    def __init__(self, kind: TypeEngine[Any], is_double: bool = False):
         super().__init__()
         self.kind = kind
+        self.is_double = is_double
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         return dialect.type_descriptor(self.kind)
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Any:
-        if getattr(self.kind, "asdecimal", False) and not isinstance(self.kind, TypeDecorator):
-            return None  # a row takes any number (`TableSpec.complete`)
-        try:
-            return super().result_processor(dialect, coltype)
-        except InvalidRequestError:
-            return None
+        kind = undecorated(self.kind)
+        is_single = coltype == _FLOAT4
+        convert: Callable[[Any], Any]
+        if isinstance(kind, Integer):
+            is_half_even = dialect.name == "postgresql" or self.is_double
+            convert = partial(_as_whole, is_half_even=is_half_even)
+        elif isinstance(kind, Float):
+            convert = partial(_as_double, is_single=is_single)
+        else:
+            digits = 6 if is_single else 15
+            convert = partial(_as_decimal, digits=digits, asdecimal=kind.asdecimal)
+        if kind is self.kind:
+            return convert
+        return lambda value: processed(self.kind, "process_result_value", convert(value), dialect)
 
 
-def _computed_type(column: Column[Any]) -> TypeEngine[Any]:
-    """Return the type with which a computed value for a column is read."""
-    kind: Any = column.type
-    while isinstance(kind, TypeDecorator):
-        kind = kind.impl_instance
-    return _ComputedNumber(column.type) if isinstance(kind, Numeric | Float) else column.type
+_FLOAT4 = 700
+"""Number of the type at a Postgres server; of its values we get the shortest form."""
+
+
+def _as_whole(value: Any, *, is_half_even: bool) -> Any:
+    """Return a number as a column of whole numbers takes it; anything else as it is.
+
+    A double is rounded to the nearest even number, a decimal away from 0.
+    """
+    if not isinstance(value, float | Decimal) or not math.isfinite(value):
+        return value
+    if isinstance(value, float) and is_half_even:
+        return round(value)
+    return int(Decimal(str(value)).to_integral_value(ROUND_HALF_UP))
+
+
+def _as_double(value: Any, *, is_single: bool) -> Any:
+    """Return a number as a column of doubles takes it; anything else as it is."""
+    if is_single and isinstance(value, float):
+        return struct.unpack("f", struct.pack("f", value))[0]
+    return float(value) if isinstance(value, Decimal) and not value.is_snan() else value
+
+
+def _as_decimal(value: Any, *, digits: int, asdecimal: bool) -> Any:
+    """Return a number as a column of decimals takes it; anything else as it is.
+
+    Postgres takes so many digits of a double.
+    """
+    if isinstance(value, float):
+        value = Decimal(format(value, f".{digits}g"))
+    elif type(value) is int:
+        value = Decimal(value)
+    return value if asdecimal else _as_double(value, is_single=False)
 
 
 def _computed(element: Any, table: Table, name: str) -> Any:
     """Return a value for a column, which the database computes."""
-    kind = _computed_type(table.c[name]) if name in table.c else None
-    return type_coerce(element, kind) if isinstance(kind, _ComputedNumber) else element
+    if isinstance(element, Label):
+        return _computed(element.element, table, name).label(element.name)
+    column: Column[Any] | None = table.c.get(name)
+    if column is None or not _is_number(column.type):
+        return element
+    value = None
+    if isinstance(element, BindParameter) and not element.required:
+        value = element.effective_value
+        if isinstance(undecorated(column.type), Integer) and not isinstance(value, float | Decimal):
+            return element
+    if not _is_number(element.type) and not isinstance(element.type, NullType):
+        return element
+    is_double = isinstance(value, float) or isinstance(undecorated(element.type), Float)
+    return type_coerce(element, _ComputedNumber(column.type, is_double))
+
+
+def _is_number(kind: Any) -> bool:
+    return isinstance(undecorated(kind), Integer | Numeric | Float)
+
+
+def _computed_rows(rows: Any, table: Table, names: Sequence[str], *, is_part: bool = False) -> Any:
+    """Return a SELECT of rows for the named columns, which the database computes.
+
+    Its text stays the same. `is_part`: of a UNION, say, whose parts have different types.
+    """
+    if isinstance(rows, CompoundSelect):
+        first, *others = rows.selects  # the types are those of the first
+        changed = rows._generate()
+        changed.selects = [_computed_rows(first, table, names, is_part=True), *others]
+        return changed
+    if not isinstance(rows, Select | TextualSelect):
+        return rows
+    found: list[Any] = list(
+        rows._raw_columns if isinstance(rows, Select) else rows.selected_columns
+    )
+    if len(found) != len(names):
+        found = list(rows.selected_columns)
+    is_read = is_part or isinstance(rows, TextualSelect)  # whose types are not known
+    computed = [
+        element
+        if not is_read and _is_kept(element, table, name)
+        else _computed(element, table, name)
+        for element, name in zip(found, names, strict=False)
+    ]
+    if all(each is element for each, element in zip(computed, found, strict=False)):
+        return rows
+    if isinstance(rows, Select):
+        return rows.with_only_columns(*computed, *found[len(names) :])
+    columns = (Column(f"new_{n}", each.type) for n, each in enumerate(computed))
+    return rows.element.columns(*columns)
+
+
+def _is_kept(element: Any, table: Table, name: str) -> bool:
+    """Return whether a row takes a plain column of the same type, or NULL, as it comes back."""
+    if not isinstance(element, Column) or name not in table.c:
+        return isinstance(element, Null)
+    kinds = element.type, table.c[name].type
+    return all(isinstance(kind, Integer) for kind in kinds) or repr(kinds[0]) == repr(kinds[1])
 
 
 def _plan_insert(
@@ -736,7 +840,8 @@ def _plan_insert(
         raise UnsupportedStatement("ON CONFLICT is not supported; get() the row, then decide")
     if statement.select is not None:
         names = [_name(c, table, mapper) for c in statement._select_names or ()]
-        return StatementPlan("insert", table, names, select=statement.select, returning=returning)
+        chosen = _computed_rows(statement.select, table, names)
+        return StatementPlan("insert", table, names, select=chosen, returning=returning)
     named = [
         {_name(key, table, mapper): _plain(value, given) for key, value in record.items()}
         for record, given in _records(statement, parameters)

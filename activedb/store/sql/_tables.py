@@ -573,11 +573,13 @@ def _form(kind: Any, python_types: object) -> Callable[[Any], Any] | None:
     if isinstance(kind, Numeric | Float):
         if not kind.asdecimal:
             return _float
+        if isinstance(kind, Float):
+            return _decimal
         scale = kind.scale
-        if scale is None and kind.precision is not None and not isinstance(kind, Float):
+        if scale is None and kind.precision is not None:
             scale = 0  # NUMERIC(10) is NUMERIC(10, 0)
         step = None if scale is None else Decimal(1).scaleb(-scale)
-        return _decimal if step is None else lambda value: _rounded(_decimal(value), step)
+        return partial(_numeric, step=step)
     if isinstance(kind, ARRAY):
         is_number = isinstance(kind.item_type, Numeric | Float)  # the server rounds these
         item_types = _python_types_of(kind.item_type)
@@ -636,6 +638,12 @@ def _float(value: float | Decimal) -> float:
     if math.isinf(found) and found != value:
         raise OverflowError("beyond a double")
     return found
+
+
+def _numeric(value: float | Decimal, step: Decimal | None) -> Decimal:
+    """Return a number as a decimal column stores it; Postgres takes 15 digits of a double."""
+    found = _decimal(Decimal(format(value, ".15g")) if isinstance(value, float) else value)
+    return found if step is None else _rounded(found, step)
 
 
 def _decimal(value: float | Decimal) -> Decimal:
