@@ -954,3 +954,29 @@ def test_query_without_a_condition_that_is_understood_is_logged_once(
     assert "upper" in told[0]
     assert "level + … = …" in told[2]
     assert not any(value in everything for value in ("4711", "4712", "Roe", "ROE"))
+
+
+WORDS = ["user", "current_user", "session_user", "current_role", "current_catalog"]
+
+
+@pytest.mark.parametrize("word", [*WORDS, *map(str.upper, WORDS)])
+def test_word_of_the_server_is_not_taken_for_a_column_of_that_name(there: Place, word: str) -> None:
+    db = there.open()
+    name, m = word.lower(), db.metadata
+    Table("keyed", m, Column(name, String(80), primary_key=True))
+    Table("noted", m, Column("id", Integer, primary_key=True), Column(name, String(80)))
+    db.create_all()
+    with db.connection() as connection:
+        now = connection.scalar(text(f"SELECT {word}"))
+        for told in ("keyed VALUES (:x), ('y')", "noted VALUES (1, :x), (2, 'y')"):
+            connection.execute(text(f"INSERT INTO {told}"), {"x": now})
+        connection.commit()
+    for table in ("keyed", "noted"):
+        asked = f"SELECT count(*) FROM {table} WHERE"
+        with db.transaction() as t:
+            for condition in (f"{word} = :x", f":x IN ({word})", f"({word}) >= :x"):
+                assert t.query(text(f"{asked} {condition}"), {"x": now}) == [(2,)]
+            assert t.query(text(f"{asked} {word} IS NULL")) == [(0,)]
+        with db.transaction() as t:  # with a prefix, or in quotes, it is the column
+            for column in (f"{table}.{word}", f'"{name}"'):
+                assert t.query(text(f"{asked} {column} = :x"), {"x": now}) == [(1,)]

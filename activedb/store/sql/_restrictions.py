@@ -595,6 +595,8 @@ class _Reader:
         prefix = column.args.get("table")
         if prefix is not None:
             source = names.get(folded(prefix, self._dialect))
+        elif self._dialect == "postgres" and _is_of_server(column.this):
+            return None
         else:
             # A column of the only table, if this has such a column: those of a key it has.
             source = next(iter(names.values())) if len(names) == 1 else None
@@ -710,6 +712,14 @@ def _is_or_not(
             yield inner.this, "is not null" if is_not else "is null", []
         elif not is_not and isinstance(inner.expression, exp.Boolean | exp.Literal):
             yield inner.this, "=", [inner.expression]
+
+
+_OF_SERVER = {"current_role", "system_user", "user"}
+"""Words that are a value of the server's to Postgres, and to sqlglot a column."""
+
+
+def _is_of_server(name: exp.Expr) -> bool:
+    return not name.args.get("quoted") and folded(name, "postgres") in _OF_SERVER
 
 
 _OPERATORS: dict[type[exp.Expr], str] = {
