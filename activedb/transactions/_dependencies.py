@@ -123,7 +123,9 @@ class CausalHierarchy(Hierarchy):
         self._note_asker(asker or self, spec, keys)
         with self._lender() as lender:
             if lender is None:
-                return super().read(spec, keys, exclusive=exclusive, inserting=inserting)
+                return super().read(
+                    spec, keys, exclusive=exclusive, inserting=inserting, asker=asker
+                )
             self._bring(lender, spec, keys)
             base = lender.read(spec, keys, exclusive=exclusive, inserting=inserting, asker=self)
             return self._noted(spec, base, exclusive=exclusive)
@@ -135,7 +137,7 @@ class CausalHierarchy(Hierarchy):
         self._note_asker(asker or self, spec, keys)
         with self._lender() as lender:
             if lender is None:
-                return super().read_free(spec, keys)
+                return super().read_free(spec, keys, asker=asker)
             self._bring(lender, spec, keys)
             return self._noted(spec, lender.read_free(spec, keys, asker=self), exclusive=True)
 
@@ -268,7 +270,9 @@ class CausalHierarchy(Hierarchy):
         found = {key: self.cause.version(spec, key, row) for key, row in base.items()}
         unwritten = [key for key, row in found.items() if row is not base[key]]
         with self.latch:
-            self._seen.setdefault(spec, {}).update(found)
+            seen = self._seen.setdefault(spec, {})
+            for key, row in found.items():
+                seen.setdefault(key, row)  # what it saw first must be true at the take-over
             if unwritten:
                 self._unwritten.setdefault(spec, set()).update(unwritten)
             if exclusive:

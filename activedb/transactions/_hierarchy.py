@@ -158,6 +158,8 @@ class Hierarchy:
         """
         is_late = to_write and self.session.locks_late(spec)
         with self.latch:
+            if self.lending is not None and asker is None:
+                self.lending.reads(spec, keys)
             base = self.base.of(spec)
             absent = [key for key in keys if base.is_absent(key)] if inserting else []
             unread = base.unread(keys, exclusive=exclusive and not is_late)
@@ -240,6 +242,8 @@ class Hierarchy:
     ) -> dict[Key, Row | None]:
         """Read exclusively without waiting; rows locked by other transactions are left out."""
         with self.latch:
+            if self.lending is not None and asker is None:
+                self.lending.reads(spec, keys)
             base = self.base.of(spec)
             unread = base.unread(keys, exclusive=True)
             rows = self.session.lock_free_rows(spec, unread) if unread else {}
@@ -332,9 +336,13 @@ class Hierarchy:
             return key in self.base.of(spec).rows
 
     def forget_rows(self, spec: TableSpec, keys: Collection[Key]) -> None:
-        """Have rows read again at the next use. REQUIRES: no workspace of the hierarchy has one."""
+        """Have rows read again that only borrowers have read, now ended.
+
+        REQUIRES: no workspace of the hierarchy has one.
+        """
         with self.latch:
-            self.base.of(spec).discard(keys)
+            own = set() if self.lending is None else self.lending.own.get(spec, set())
+            self.base.of(spec).discard([key for key in keys if key not in own])
 
     def forget(self, *, locks: bool = False) -> None:
         """Have every row read again, because the caller has used the flat transaction.
@@ -487,9 +495,16 @@ class Kin:
 
 
 class Lending:
-    """Gate for causally dependent transactions that use the connection of another hierarchy."""
+    """Gate for causally dependent transactions that use the connection of another hierarchy.
+
+    Attributes
+    ----------
+    own : dict of TableSpec to set of Key
+        What the hierarchy itself has read since it lends. Guarded by its latch.
+    """
 
     def __init__(self) -> None:
+        self.own: dict[TableSpec, set[Key]] = {}
         self._changed = threading.Condition()
         self._users = 0
         self._is_open = True
@@ -507,6 +522,10 @@ class Lending:
                 with self._changed:
                     self._users -= 1
                     self._changed.notify_all()
+
+    def reads(self, spec: TableSpec, keys: Iterable[Key]) -> None:
+        """Note that the hierarchy itself reads rows. REQUIRES: its latch."""
+        self.own.setdefault(spec, set()).update(keys)
 
     def shut(self) -> None:
         """Refuse further uses, without waiting for the present ones."""

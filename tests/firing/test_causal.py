@@ -583,6 +583,81 @@ def test_trigger_reads_again_what_a_causal_rule_that_gave_up_has_read_through_it
     assert ledger.balances() == {1: 111, 2: 20}
 
 
+def reads(t: Transaction, ledger: Ledger) -> object:
+    return t.get(ledger.accounts, 3)
+
+
+def queries(t: Transaction, ledger: Ledger) -> object:
+    a = ledger.accounts
+    return next(iter(t.query(select(a).where(a.c.id == 3))), None)
+
+
+def reads_in_a_child(t: Transaction, ledger: Ledger) -> object:
+    return t.spawn(lambda s: s.get(ledger.accounts, 3)).result()
+
+
+def reads_nothing(t: Transaction, ledger: Ledger) -> object:
+    return None
+
+
+def reads_in_another_rule(t: Transaction, ledger: Ledger) -> object:
+    ledger.db.signal("F")
+    return None
+
+
+@pytest.mark.parametrize(
+    "read", [reads, queries, reads_in_a_child, reads_in_another_rule, reads_nothing]
+)
+def test_key_that_a_failed_causal_rule_has_read_as_absent_is_confirmed_for_others_that_have(
+    ledger: Ledger, read: Callable[[Transaction, Ledger], object]
+) -> None:
+    """Without others, an insert of the key is no conflict, but for plain SQL in memory."""
+    steps, a = Steps(), ledger.accounts
+    others: list[object] = []
+
+    @ledger.db.rule(on=adb.event("E"), coupling="causal")
+    def rule(t: Transaction, o: Occurrence) -> None:
+        assert t.get(a, 3) is None
+        steps.reach("rule has read")
+        steps.wait("others have read")
+        raise ValueError("no")
+
+    @ledger.db.rule(on=adb.event("F"), coupling="causal")
+    def other(t: Transaction, o: Occurrence) -> None:
+        others.append(t.get(a, 3))
+        steps.reach("others have read")
+        steps.wait("inserted")
+        others.append(t.get(a, 3))
+        ledger.write(t, f"saw {others[-1]}")
+
+    def insert_by_plain_sql() -> None:
+        with ledger.db.connection() as connection:
+            connection.execute(insert(a).values(id=3, balance=9))
+            connection.commit()
+
+    is_conflict = not ledger.db._store.is_shared or read not in (
+        reads_nothing,
+        reads_in_another_rule,
+    )
+    expected = pytest.raises(SerializationConflict) if is_conflict else contextlib.nullcontext()
+    with expected, ledger.db.transaction() as t:
+        ledger.db.signal("E")
+        steps.wait("rule has read")
+        assert read(t, ledger) is None
+        if read is not reads_in_another_rule:
+            steps.reach("others have read")
+        steps.wait("others have read")
+        until(lambda: ledger.db.admin.counters().get("transactions_aborted", 0) == 1)
+        in_thread(insert_by_plain_sql).result(PATIENCE_S)
+        steps.reach("inserted")
+        t.update(a, 1, balance=7)
+    ledger.db.wait_idle()
+    if read is reads_in_another_rule and not is_conflict:
+        assert others[0] is None
+        assert others[-2] == others[-1] == {"id": 3, "balance": 9}
+        assert ledger.lines() == [f"saw {others[-1]}"]
+
+
 def test_causal_rule_is_tried_again_after_the_commit_if_another_process_interfered(
     ledger: Ledger,
 ) -> None:
