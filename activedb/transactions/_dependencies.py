@@ -310,7 +310,10 @@ class CausalHierarchy(Hierarchy):
                     )
                 except Unlocked as more:  # its values differ each time it is sent
                     raise _changed("the result of a query") from more
-                if not _is_same([*map(_plain, rows)], [*map(_plain, scan.rows)]):
+                now, before = [*map(_plain, rows)], [*map(_plain, scan.rows)]
+                if not _is_ordered(scan.statement):
+                    now, before = sorted(now, key=repr), sorted(before, key=repr)
+                if not _is_same(now, before):
                     raise _changed("the result of a query")
             self._is_alone = True
             self._seen.clear()
@@ -334,6 +337,11 @@ class CausalHierarchy(Hierarchy):
         for key in unequal:
             if not _is_same(found[key], shown.get(key)):
                 raise _changed(f"row {key!r} of {spec.name}")
+
+
+def _is_ordered(statement: Any) -> bool:
+    """Return whether a statement says in which order its rows come, or may do so, as text."""
+    return bool(getattr(statement, "_order_by_clauses", True))
 
 
 def _is_same(one: Any, other: Any) -> bool:

@@ -757,6 +757,89 @@ def test_causal_rule_is_not_tried_again_for_values_that_the_server_shows_otherwi
         assert repr(seen[0]) == repr(ledger.db.run(lambda t: ASKED[asked](t, table)))
 
 
+UNORDERED: dict[str, Callable[[Table], Any]] = {
+    "rows": lambda a: select(a),
+    "where": lambda a: select(a.c.balance).where(a.c.balance > 0),
+    "union": lambda a: select(a.c.id).union_all(select(a.c.balance)),
+}
+
+
+@pytest.mark.parametrize("form", UNORDERED)
+def test_causal_rule_is_not_tried_again_for_rows_in_another_order_that_it_left_open(
+    ledger: Ledger, form: str
+) -> None:
+    steps, a = Steps(), ledger.accounts
+    seen: list[object] = []
+
+    @ledger.db.rule(on=adb.event("E"), coupling="causal")
+    def rule(t: Transaction, o: Occurrence) -> None:
+        seen.append(t.query(UNORDERED[form](a)))
+        ledger.write(t, "saw them")
+        steps.reach("rule has run")
+
+    with ledger.db.transaction() as t:
+        t.update(a, 1, balance=7)
+        t.insert(a, {"id": 9, "balance": 9})
+        t.insert(a, {"id": 5, "balance": 5})
+        ledger.db.signal("E")
+        steps.wait("rule has run")
+    ledger.db.wait_idle()
+    assert ledger.lines() == ["saw them"]
+    assert len(seen) == 1
+
+
+MEDDLED: dict[str, tuple[Callable[[Table], Any], Callable[[Table], Any], int]] = {
+    "rows in an order": (
+        lambda a: select(a.c.id).order_by(a.c.balance),
+        lambda a: a.update().values(balance=30 - a.c.balance),
+        2,
+    ),
+    "rows in any order": (
+        lambda a: select(a.c.balance),
+        lambda a: a.update().values(balance=30 - a.c.balance),
+        1,
+    ),
+    "other rows": (
+        lambda a: select(a.c.balance),
+        lambda a: a.update().values(balance=a.c.balance + 1),
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("way", MEDDLED)
+def test_causal_rule_is_tried_again_if_another_process_changes_an_answer(
+    ledger: Ledger, way: str
+) -> None:
+    if not ledger.db._store.is_shared:
+        pytest.skip("only a server has other processes")
+    steps, a = Steps(), ledger.accounts
+    question, meddling, tries = MEDDLED[way]
+    seen: list[object] = []
+
+    @ledger.db.rule(on=adb.event("E"), coupling="causal")
+    def rule(t: Transaction, o: Occurrence) -> None:
+        seen.append(t.query(question(a)))
+        ledger.write(t, "saw them")
+        steps.reach("rule has run")
+
+    def meddle(point: str) -> None:
+        if point == "after commit" and not steps.is_reached("meddled"):
+            steps.reach("meddled")
+            with ledger.db.connection() as connection:
+                connection.execute(meddling(a))
+                connection.commit()
+
+    with ledger.db.transaction() as t:
+        ledger.write(t, "triggered")
+        ledger.db.signal("E")
+        steps.wait("rule has run")
+        ledger.db._store.trigger = meddle
+    ledger.db.wait_idle()
+    assert sorted(ledger.lines()) == ["saw them", "triggered"]
+    assert len(seen) == tries
+
+
 @pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.parametrize("kind", STORED)
 def test_causal_rule_is_tried_again_if_another_process_changes_what_the_trigger_wrote(
