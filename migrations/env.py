@@ -10,6 +10,8 @@ options = {"version_table": attributes["version_table"], "transactional_ddl": Tr
 if context.is_offline_mode():
     context.configure(dialect_name="postgresql", literal_binds=True, **options)
     with context.begin_transaction():
+        for statement in attributes["first"]:
+            context.execute(statement)
         context.run_migrations()
 else:
     context.configure(connection=attributes["connection"], **options)

@@ -363,6 +363,7 @@ def migrate(
         str | None,
         typer.Option(
             "--since",
+            callback=not_empty,
             help="With --sql: start from this version (0: no tables), without contacting a server.",
         ),
     ] = None,
@@ -383,7 +384,8 @@ def migrate(
         raise ConfigurationError("--since goes with --sql: only a script can begin at any version")
     settings = Settings.load(url=url)
     if since is not None:
-        _print_sql(None if since.strip("0") == "" else since, reporter, as_json=as_json)
+        found_there = None if since.strip("0") == "" else since
+        _print_sql(found_there, settings.db_schema, reporter, as_json=as_json)
         return
     with reporter.looking("reading the tables"), server_of(settings) as server:
         found = database_migrations(server, settings.db_schema)
@@ -396,16 +398,16 @@ def migrate(
             reporter.update(f"running {len(found.due)} migrations")
             connect(url, monitor="off").close()  # the monitor is useless for such a short time
     if sql:
-        _print_sql(found.found, reporter, as_json=as_json)
+        _print_sql(found.found, settings.db_schema, reporter, as_json=as_json)
         return
     _report(found, reporter, done=not check)
     if check and found.due:
         raise typer.Exit(1)
 
 
-def _print_sql(found: str | None, reporter: Reporter, *, as_json: bool) -> None:
+def _print_sql(found: str | None, schema: str | None, reporter: Reporter, *, as_json: bool) -> None:
     try:
-        script = migration_sql(found)
+        script = migration_sql(found, schema=schema)
     except ValueError as error:
         raise ConfigurationError(f"{error}; activedb migrate --check shows the versions") from error
     if as_json:

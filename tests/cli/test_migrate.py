@@ -61,11 +61,40 @@ def test_sql_makes_the_tables_that_migrate_makes(
         two.dispose()
 
 
+@pytest.mark.parametrize("ways", ["migrate --sql", "migrate --sql --since 0"])
+def test_sql_makes_the_tables_in_the_schema_of_the_settings(
+    ways: str, call: Caller, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACTIVEDB_DB_SCHEMA", "select")
+    script = call(*ways.split(), "--url", database_url)
+    assert script.status == 0, script.err
+    with psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True) as plain:
+        plain.execute(script.out.encode())
+        found = plain.execute(
+            "SELECT DISTINCT schemaname FROM pg_tables WHERE tablename LIKE 'activedb%'"
+        )
+        assert found.fetchall() == [("select",)]
+        assert plain.execute("SHOW search_path").fetchone() == ('"$user", public',)
+    assert call("migrate", "--check", "--url", database_url).status == 0
+    versions = call("migrate", "--check", "--json", "--url", database_url).json
+    rest = call("migrate", "--sql", "--since", "0001")
+    assert 'SET LOCAL search_path TO "select";' in rest.out
+    with psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True) as plain:
+        # An owner of the schema need not be able to make one.
+        plain.execute('DROP SCHEMA "select" CASCADE; CREATE ROLE maker; CREATE SCHEMA "select"')
+        plain.execute('GRANT ALL ON SCHEMA "select" TO maker; SET ROLE maker')
+        plain.execute(script.out.encode())
+        plain.execute("RESET ROLE; DROP OWNED BY maker; DROP ROLE maker")
+    assert versions["found"] == versions["newest"]
+
+
 def test_wrong_calls_say_what_is_wrong(call: Caller, database_url: str) -> None:
     unknown = call("migrate", "--sql", "--since", "7")
     assert unknown.status == 2
     assert "there is no version '7'; there are 0001" in unknown.err
     assert call("migrate", "--since", "0001").status == 2
+    empty = call("migrate", "--sql", "--since", "")
+    assert (empty.status, empty.out) == (2, "")
     assert call("migrate", "--check", "--sql").status == 2
     assert call("migrate", "--check", "--url", "memory://").status == 2
     adb.connect(database_url).close()

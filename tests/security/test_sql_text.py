@@ -70,6 +70,7 @@ REVIEWED = {
         "read_all": QUOTED,
         "set_all": QUOTED,
     },
+    "activedb/store/server/_migrations.py _to_schema": {"is_missing": QUOTED, "name": QUOTED},
     "activedb/store/server/_prepared.py _fetched": {"sql": COMPILED},
     "activedb/store/server/_prepared.py run": {"sql": COMPILED},
     "activedb/store/sql/_by_predicate.py": {"str(KEYS_PINNED_MAX + 1)": OURS},

@@ -15,6 +15,7 @@ from sqlalchemy.exc import ProgrammingError
 
 from activedb.errors import ConfigurationError
 from activedb.store.server._driver_errors import translate_errors
+from activedb.store.server._quoting import literal, quoted
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -65,10 +66,11 @@ def migrations(connection: Connection | None) -> Migrations:
     return Migrations(found, _files()[-1].name[:_DIGITS], due)
 
 
-def migration_sql(found: str | None) -> str:
+def migration_sql(found: str | None, *, schema: str | None = None) -> str:
     """Return the migrations after a version as an SQL script; None: all migrations.
 
-    Needs no connection. The script does the same as `upgrade`, in one transaction.
+    Needs no connection. The script does the same as `upgrade`, in one transaction. It works in
+    `schema`, which it creates if that is missing; None: in the schema of the search path.
 
     Raises
     ------
@@ -83,8 +85,17 @@ def migration_sql(found: str | None) -> str:
     script = io.StringIO()
     config = _config()
     config.output_buffer = script
+    config.attributes["first"] = () if schema is None else _to_schema(schema)
     command.upgrade(config, f"{found or 'base'}:head", sql=True)
     return script.getvalue()
+
+
+def _to_schema(schema: str) -> tuple[str, str]:
+    """Return the statements that begin a script in a schema; its owner may be unable to make it."""
+    name = quoted(schema)
+    is_missing = f"pg_catalog.to_regnamespace({literal(name)}) IS NULL"
+    make = f"DO $$ BEGIN IF {is_missing} THEN CREATE SCHEMA {name}; END IF; END $$"
+    return make, f"SET LOCAL search_path TO {name}"
 
 
 def upgrade(engine: Engine) -> None:
