@@ -18,6 +18,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from activedb._starting import INTERRUPTED
 from activedb.cli._options import Attach, AttachToken, Trace, not_empty
 from activedb.errors import ConfigurationError
 from activedb.spelling import printable
@@ -127,7 +128,7 @@ def top(
     """Show what a running process does: transactions, waits, deadlocks, rules, streams.
 
     The process must have its monitor on: monitor = "on" or ACTIVEDB_MONITOR=on. The display
-    refreshes until Ctrl-C; without a terminal it is printed once.
+    refreshes until Ctrl-C (status 130); without a terminal it is printed once.
     """
     from activedb.monitor import attach as attached  # it takes a while to import
 
@@ -140,6 +141,7 @@ def top(
             console.print(screen(source.state(), None, _ROWS_MAX))
         else:
             _follow(source.state, console, every)
+            raise typer.Exit(INTERRUPTED)
     finally:
         source.close()
 

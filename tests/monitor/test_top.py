@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tests.cli.calling import Caller
     from tests.monitor.conftest import Watched
 
 
@@ -123,6 +125,25 @@ def test_screen_is_renewed_until_it_is_interrupted(memory: Callable[..., Watched
     assert asked == sorted(set(asked))  # each look asks for what is new
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue().count("live transactions") == 3
+
+
+@pytest.mark.parametrize("once", [[], ["--once"]])
+def test_command_that_is_interrupted_exits_as_every_other(
+    memory: Callable[..., Watched],
+    call: Caller,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    once: list[str],
+) -> None:
+    watched = memory()
+
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("activedb.cli._top.time", SimpleNamespace(sleep=interrupt))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    said = call("top", "--attach", url_of(watched), *once)
+    assert (said.status, "live transactions" in said.out) == (0 if once else 130, True), said.err
 
 
 @pytest.mark.long
