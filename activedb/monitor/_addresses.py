@@ -76,16 +76,20 @@ def addresses(folder: Path | str) -> list[Address]:
 
 def _read(path: Path) -> Address | None:
     try:
-        with path.open("rb") as file:
-            owner = os.fstat(file.fileno()).st_uid
+        with open(path, "rb", opener=_opened) as file:
+            # Other users may be able to write to the folder, and the token is sent to the URL in
+            # the file.
+            if os.fstat(file.fileno()).st_uid not in (os.getuid(), 0):
+                return None
             data = json.loads(file.read(_BYTES_MAX))
         address = Address(str(data["url"]), int(data["pid"]), float(data["started_s"]))
-        # Other users may be able to write to the folder, and the token is sent to the URL in the
-        # file.
-        is_trusted = owner in (os.getuid(), 0) and address.url.startswith("http://")
-        return address if is_trusted else None
-    except (OSError, ValueError, KeyError, TypeError):
+        return address if address.url.startswith("http://") else None
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None  # being removed, or some other program's file
+
+
+def _opened(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a pipe has no writer to wait for
 
 
 def _lives(pid: int) -> bool:

@@ -159,6 +159,34 @@ def test_attach_finds_the_newest_process_of_the_folder(tmp_path: Path) -> None:
     assert addresses(tmp_path) == []
 
 
+STRANGE = {
+    "deep": "[" * 9_000,
+    "endless": '{"url": "http://127.0.0.1:1", "pid": 1e999, "started_s": 0}',
+    "late": '{"url": "http://127.0.0.1:1", "pid": 1, "started_s": 1' + "0" * 400 + "}",
+    "long": '{"url": "http://127.0.0.1:1", "pid": 1' + "0" * 5_000 + ', "started_s": 0}',
+    "large": '{"url": "http://127.0.0.1:1", "pid": 99999999999999999999, "started_s": 0}',
+    "no process": '{"url": "http://127.0.0.1:1", "pid": NaN, "started_s": NaN}',
+    "list": "[1, 2]",
+    "text": '"url"',
+    "none": '{"url": null, "pid": null, "started_s": null}',
+    "empty": "",
+    "bytes": "\x00\udcff",
+}
+
+
+@pytest.mark.parametrize("content", STRANGE.values(), ids=STRANGE)
+def test_strange_file_is_no_address(tmp_path: Path, content: str) -> None:
+    (tmp_path / "monitors").mkdir()
+    (tmp_path / "monitors" / "1-1.json").write_text(content, "utf-8", "surrogateescape")
+    assert addresses(tmp_path) == []
+
+
+def test_file_that_is_a_pipe_or_a_folder_is_no_address(tmp_path: Path) -> None:
+    (tmp_path / "monitors" / "1-1.json").mkdir(parents=True)
+    os.mkfifo(tmp_path / "monitors" / "1-2.json")
+    assert addresses(tmp_path) == []
+
+
 @pytest.mark.long
 def test_addresses_of_killed_processes_and_strange_files_are_passed_over(tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
@@ -181,10 +209,13 @@ def test_addresses_of_killed_processes_and_strange_files_are_passed_over(tmp_pat
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
-def test_address_that_another_user_has_written_is_passed_over(tmp_path: Path) -> None:
+def test_address_that_another_user_has_written_is_not_even_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tell(tmp_path, Address("http://127.0.0.1:2", os.getpid(), 6.0))
     assert path is not None
     os.chown(path, 12_345, -1)
+    monkeypatch.setattr("activedb.monitor._addresses.json", None)
     assert addresses(tmp_path) == []
 
 
