@@ -1099,3 +1099,24 @@ def test_following_leaves_a_firing_that_was_given_up_for_now_to_its_restart(
         clock.advance(60)
         db.wait_idle()
         assert ledger.lines() == ["done"]
+
+
+def test_table_that_another_slot_follows_is_refused_until_that_slot_is_given_up(
+    ledger: Ledger, other: Somebody
+) -> None:
+    hear(ledger)
+    changes = ledger.db.changes
+    with changes.follower(ledger.accounts, slot="one"):
+        with pytest.raises(ConfigurationError, match=r"slot one follows table .*accounts"):
+            changes.follower(ledger.facts, ledger.accounts, slot="two").open()
+        assert other.value("SELECT count(*) FROM activedb_followers WHERE slot = 'two'") == 0
+    with changes.follower(ledger.facts, slot="two"):  # another table
+        pass
+    with pytest.raises(ConfigurationError, match=r"db\.changes\.unfollow\('one'\)"):
+        changes.follower(ledger.facts, ledger.accounts, slot="two").open()
+    with changes.follower(ledger.accounts, slot="one"):  # its own
+        pass
+    changes.unfollow("one")
+    with changes.follower(ledger.accounts, slot="two") as follower:
+        other.run("INSERT INTO accounts VALUES (3, 30)")
+        assert take(follower, ledger) == ["insert 3: 30"]

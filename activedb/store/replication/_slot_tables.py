@@ -58,6 +58,14 @@ _PUBLISHED = text(
     WHERE p.pubname = :publication
     """
 )
+# Followed by other slots of this schema, each of which would trigger its rules.
+_OF_OTHERS = text(
+    """
+    SELECT r.prrelid, f.slot FROM pg_publication_rel r
+    JOIN pg_publication p ON p.oid = r.prpubid JOIN activedb_followers f ON f.slot = p.pubname
+    WHERE p.pubname <> :publication
+    """
+)
 _EXISTS = text("SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = :publication)")
 _MARKED = text("SELECT tgrelid FROM pg_trigger WHERE tgname = :trigger AND NOT tgisinternal")
 # Marked, but no longer in the publication of any slot of this schema.
@@ -201,7 +209,13 @@ class Publication:
     def set(
         self, specs: Sequence[TableSpec], *, whole: bool
     ) -> tuple[tuple[FollowedTable, ...], bool]:
-        """Replace the published tables; return them, and whether any was unmarked before."""
+        """Replace the published tables; return them, and whether any was unmarked before.
+
+        Raises
+        ------
+        ConfigurationError
+            If a table does not exist, cannot be followed, or another slot of the schema follows it.
+        """
         found = [(self._look(spec, whole), spec) for spec in dict.fromkeys(specs)]
         wanted = {row.oid: self._named(row) for row, _ in found}
         for row, spec in found:
@@ -210,6 +224,13 @@ class Publication:
             if whole or row.identity == "f":
                 self._make_partitions_whole(row, spec, whole)
         published = set(self._scalars(_PUBLISHED, publication=self._name))
+        for oid, slot in self._connection.execute(_OF_OTHERS, {"publication": self._name}):
+            if oid in wanted.keys() - published:
+                raise ConfigurationError(
+                    f"slot {slot} follows table {wanted[oid]} already, and a rule would run once "
+                    f"for each slot: follow it with slot={slot!r}, or give that slot up with "
+                    f"db.changes.unfollow({slot!r})"
+                )
         if published != wanted.keys():
             self._run(
                 f"ALTER PUBLICATION {quoted(self._name)} SET TABLE "
