@@ -450,8 +450,7 @@ class Follower:
             taken.is_changed = True
         if not items:
             return
-        number = self._reader.changes
-        firings, letters = self._launcher.prepare(t, items, number)
+        firings, letters = self._launcher.prepare(t, items, event=self._reader.changes)
         taken.is_changed = True
         taken.firings += len(firings)
         self._triggering.contexts.keep_letters(t, letters)

@@ -82,9 +82,9 @@ class Exclusive:
         return run_name in self._works
 
     def intend(
-        self, t: TransactionNode, items: list[Triggered], event: int, undated: Container[int]
+        self, t: TransactionNode, items: list[Triggered], undated: Container[int]
     ) -> tuple[set[str], list[Letter]]:
-        """Note the exclusive rules that the `event`-th event of `t` triggered; return their names.
+        """Note the exclusive rules that an event of `t` triggered; return their names.
 
         Returns also a letter for each firing whose occurrence cannot be encoded. `undated` is as
         for `named`.
@@ -96,7 +96,7 @@ class Exclusive:
                 f"isolation='serializable' it could not see the record of that, which is made "
                 f"after its snapshot: run it with isolation='locks'"
             )
-        firings, letters = self._queue.prepare(t, items, event, undated)
+        firings, letters = self._queue.prepare(t, items, undated)
         # The set of intents that become runnable together is not known yet.
         line_up(firings, run.name, always=self._queue.has_priorities(Coupling.EXCLUSIVE))
         named = {firing.name: firing for firing in firings}

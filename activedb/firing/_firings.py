@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -67,17 +68,22 @@ class NamedFiring(NamedTuple):
 
 
 def named(
-    t: TransactionNode, items: list[Triggered], event: int, undated: Container[int]
+    place: str, items: list[Triggered], undated: Container[int], seen: Counter[str]
 ) -> Iterator[NamedFiring]:
-    """Name the firings of the rules that the `event`-th event of `t` triggered.
+    """Name the firings of the rules that an event at a place, a transaction's path, triggered.
+
+    What else the event or the transaction has triggered does not matter: another try may trigger
+    more, or less.
 
     Parameters
     ----------
     undated : container of int
         Identities (`id`) of occurrences whose times come from the clock of this try. Names ignore
         these times, so that all tries give the same names.
+    seen : Counter
+        How often each rule has been triggered by each occurrence at this place; counted on.
     """
-    for number, item in enumerate(items):
+    for item in items:
         data: dict[str, Any] | BadEvent
         try:
             data = encode(item.occurrence)
@@ -85,15 +91,16 @@ def named(
             data, digest = error, ""
         else:
             digest = "~" + _digest(item, data, undated)
-        place = f"{t.path}#{event}.{number}.{item.rule.name}"
-        yield NamedFiring(shortened(place + digest, _NAME_MAX), item, data)
+        what = item.rule.name + digest
+        yield NamedFiring(shortened(f"{place}#{seen[what]}.{what}", _NAME_MAX), item, data)
+        seen[what] += 1
 
 
 def _digest(item: Triggered, data: dict[str, Any], undated: Container[int]) -> str:
     own = {id(o) for o in item.undated}
     if own or item.occurrence.parts:
         data = _without_times(item.occurrence, data, lambda o: id(o) in own or id(o) in undated)[0]
-    text = json.dumps(data, sort_keys=True)
+    text = json.dumps([item.part, data], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 

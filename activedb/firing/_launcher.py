@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -110,6 +111,8 @@ class Launcher:
         self._at_work: dict[str, TransactionNode] = {}
         # Firings that a live transaction records with its commit, and starts after it.
         self._committing: WeakKeyDictionary[TransactionNode, set[str]] = WeakKeyDictionary()
+        # What has triggered rules in each live transaction, see `named`.
+        self._seen: WeakKeyDictionary[TransactionNode, Counter[str]] = WeakKeyDictionary()
         # Rules with recorded firings that are not defined in this process.
         self._strange: set[str] = set()
         self._on_ended: Callable[[int], object] = lambda running: None
@@ -128,7 +131,7 @@ class Launcher:
         # While the run may be repeated here, this process must see the end of what it triggers.
         is_here = not self.journal.is_queued or self.triggering.run_ends.causal.is_unsettled(run)
         due: dict[str, NamedFiring] = {}
-        for each in named(t, items, event, undated):
+        for each in named(t.path, items, undated, self._seen_in(t)):
             name = each.name
             if not (self.batch_firings.is_known(name) if run.is_batch else name in run.fired):
                 due[name] = each
@@ -161,6 +164,10 @@ class Launcher:
             for firing in in_turn(firings.values()):
                 self._go(firing)
 
+    def _seen_in(self, t: TransactionNode) -> Counter[str]:
+        with self._idle:
+            return self._seen.setdefault(t, Counter())
+
     def _record(self, firings: dict[str, RecordedFiring], *, is_here: bool) -> set[str]:
         """Record firings of this process, or of any; return the new ones, to be started."""
         rows = [firing.row for firing in firings.values()]
@@ -188,15 +195,22 @@ class Launcher:
     # -- sequential rules ------------------------------------------------------------------
 
     def prepare(
-        self, t: TransactionNode, items: list[Triggered], event: int, undated: Container[int] = ()
+        self,
+        t: TransactionNode,
+        items: list[Triggered],
+        undated: Container[int] = (),
+        *,
+        event: int | None = None,
     ) -> tuple[list[RecordedFiring], list[Letter]]:
         """Return firings to start when `t`, and all its superiors, have committed.
 
         Returns also a letter for each firing whose occurrence cannot be encoded. `undated` is as
-        for `named`.
+        for `named`; `event` is the number of the event in `t`, if all tries give it the same.
         """
         firings, letters = [], []
-        for each in named(t, items, event, undated):
+        is_counted = event is None
+        place, seen = (t.path, self._seen_in(t)) if is_counted else (f"{t.path}#{event}", Counter())
+        for each in named(place, items, undated, seen):
             name, item = each.name, each.item
             try:
                 row = row_of(each, t)

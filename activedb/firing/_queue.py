@@ -123,7 +123,7 @@ class FiringQueue(Protocol):
         """Start detached rules."""
 
     def prepare(
-        self, t: TransactionNode, items: list[Triggered], event: int, undated: Container[int] = ()
+        self, t: TransactionNode, items: list[Triggered], undated: Container[int] = ()
     ) -> tuple[list[RecordedFiring], list[Letter]]:
         """Return firings to start when `t`, and all its superiors, have committed."""
 

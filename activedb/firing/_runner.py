@@ -299,7 +299,7 @@ class Runner:
             self._queue.fire(s, [action], context.events, self._contexts.undated_in(s))
             return
         undated = self._contexts.undated_in(s)
-        firings, letters = self._queue.prepare(s, [action], context.events, undated)
+        firings, letters = self._queue.prepare(s, [action], undated)
         self._counters.add("rules_failed", len(letters))
         with self._contexts.latch:
             context.firings += firings

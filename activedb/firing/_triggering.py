@@ -298,11 +298,11 @@ class Triggering:
         if detached:
             self._queue.fire(t, detached, context.events, undated)
         if dependent:
-            firings, lost = self._queue.prepare(t, dependent, context.events, undated)
+            firings, lost = self._queue.prepare(t, dependent, undated)
             self.contexts.keep_firings(t, firings)
             self.run_ends.causal.begin(t, firings)
         if exclusive:
-            names, more = self.run_ends.exclusive.intend(t, exclusive, context.events, undated)
+            names, more = self.run_ends.exclusive.intend(t, exclusive, undated)
             lost += more
             with self.contexts.latch:
                 context.intents |= names

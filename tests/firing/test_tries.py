@@ -14,7 +14,7 @@ import pytest
 
 import activedb as adb
 from activedb.errors import SerializationConflict
-from tests.databases import PATIENCE_S
+from tests.databases import PATIENCE_S, in_thread
 from tests.drawing import drawn
 from tests.histories.processes import Server, Worker
 from tests.ledger import at, declare, event, open_ledger
@@ -311,6 +311,105 @@ def test_every_committed_change_of_random_tries_has_its_detached_firing_once(
     assert {counts[line] for line in unique} <= {1}
     assert ledger.pending() == []
     assert ledger.letters() == []
+
+
+def test_occurrence_of_two_tries_fires_once_though_one_try_triggers_another_rule_too(
+    ledger: Ledger,
+) -> None:
+    db = ledger.db
+    for name, pattern in {
+        "pair": adb.seq(adb.event("X"), adb.event("Y")),
+        "y": adb.event("Y"),
+    }.items():
+        db.rule(on=pattern, coupling="detached", name=name)(
+            lambda t, o, name=name: ledger.write(t, name)
+        )
+    tries: list[int] = []
+
+    def work(t: Transaction) -> None:
+        tries.append(1)
+        db.signal("Y", n=1)
+        if len(tries) == 1:
+            in_thread(db.signal, "X").result(PATIENCE_S)
+            raise SerializationConflict("as told")
+
+    db.run(work)
+    db.wait_idle()
+    assert sorted(ledger.lines()) == ["pair", "y"]
+
+
+Step = tuple[str, int] | list[tuple[str, int]]
+"""Event and its parameter; or those of a subtransaction."""
+
+
+def random_try(chance: Random) -> list[Step]:
+    """Few events, so that tries have some of them in common, and raise some of them twice."""
+
+    def some(most: int) -> list[tuple[str, int]]:
+        return [
+            (chance.choice("XYZ"), chance.randint(1, 2)) for _ in range(chance.randint(0, most))
+        ]
+
+    return [some(3) if chance.random() < 0.3 else step for step in some(6)]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("coupling", ["detached", "exclusive"])
+@pytest.mark.parametrize("number", range(8))
+def test_occurrences_of_random_tries_that_trigger_different_rules_fire_once_each(
+    ledger: Ledger, coupling: str, number: int
+) -> None:
+    chance, db = drawn("tries of different events", number), ledger.db
+    heard = {"one": "X", "two": "XY", "three": "YZ", "four": "XYZ"}
+    for name, events in heard.items():
+        db.rule(on=adb.any_of(*(adb.event(each) for each in events)), coupling=coupling, name=name)(
+            lambda t, o, name=name: ledger.write(t, f"{name} {o.name} {o.params['n']}")
+        )
+    works = [[random_try(chance) for _ in range(chance.randint(2, 4))] for _ in range(5)]
+    expected: Counter[str] = Counter()
+    db.settings.__dict__["retries_max"] = max(map(len, works)) - 1
+    for tries in works:
+        left = list(tries)
+
+        def work(t: Transaction, left: list[list[Step]] = left) -> None:
+            for step in left.pop(0):
+                if isinstance(step, list):
+                    with t.subtransaction():
+                        for name, n in step:
+                            db.signal(name, n=n)
+                else:
+                    db.signal(step[0], n=step[1])
+            if left or coupling == "exclusive":
+                raise (SerializationConflict("as told") if left else ZeroDivisionError)
+
+        if coupling == "exclusive":
+            with pytest.raises(ZeroDivisionError):
+                db.run(work)
+        else:
+            db.run(work)
+        expected += fired(tries, heard)
+    db.wait_idle()
+    assert Counter(ledger.lines()) == expected, works
+    assert ledger.pending() == []
+
+
+def fired(tries: list[list[Step]], heard: dict[str, str]) -> Counter[str]:
+    """Count the firings of a work: those of an occurrence at a place are as many as in one try."""
+    most: Counter[tuple[int, str]] = Counter()
+    for steps in tries:
+        raised: Counter[tuple[int, str]] = Counter()
+        child = 0
+        for step in steps:
+            child += isinstance(step, list)
+            for event_name, n in step if isinstance(step, list) else [step]:
+                place = child if isinstance(step, list) else 0
+                for rule, events in heard.items():
+                    raised[place, f"{rule} {event_name} {n}"] += event_name in events
+        most |= raised
+    total: Counter[str] = Counter()
+    for (_, line), count in most.items():
+        total[line] += count
+    return total
 
 
 @pytest.mark.crash
