@@ -310,7 +310,13 @@ class Hierarchy:
         locked: LockedRows | None = None,
     ) -> list[Any]:
         """Return rows of a SELECT over the committed state overlaid with `dirty`; see `Session`."""
-        return self.session.query(statement, tables, dirty, parameters, locked)
+        with self.latch:
+            committed = {
+                spec: self.base.of(spec).rows
+                for spec, rows in dirty.items()
+                if rows and spec.inexact
+            }
+        return self.session.query(statement, tables, dirty, parameters, locked, committed)
 
     def look_up(self, question: Callable[[Session], T]) -> T:
         """Return the answer to a question that reads no rows: the next key of a table, say."""

@@ -94,25 +94,32 @@ REVIEWED = {
         "savepoint": OURS,
     },
     "activedb/store/sql/_overlay.py Shadow.__init__": {
-        "real": QUOTED,
         "self._listed('d', computed)": QUOTED,
         "self._listed('kept')": QUOTED,
+        "self._real": QUOTED,
     },
     "activedb/store/sql/_overlay.py Shadow._among": {
         "', '.join(arrays)": OURS,
         "columns": QUOTED,
     },
-    "activedb/store/sql/_overlay.py Shadow._source": {
+    "activedb/store/sql/_overlay.py Shadow._sent": {
         "', '.join((f'({line})' for line in lines))": OURS,
-        "', '.join(arrays)": OURS,
+    },
+    "activedb/store/sql/_overlay.py Shadow._source": {
+        "', '.join(marks)": OURS,
+        "columns": QUOTED,
+        "self._header()": QUOTED,
+        "self._real": QUOTED,
+        "self._same_key()": QUOTED,
+        "sent": COMPILED,
     },
     "activedb/store/sql/_overlay.py Shadow.fill": {"columns": QUOTED, "keys": QUOTED, "name": OURS},
     "activedb/store/sql/_overlay.py Shadow.seen": {
         "absent": COMPILED,
         "before": COMPILED,
         "name": OURS,
-        "same": QUOTED,
         "self._kept": COMPILED,
+        "self._same_key()": QUOTED,
         "self._written": COMPILED,
         "source": OURS,
         "written": COMPILED,

@@ -47,7 +47,7 @@ from activedb.store.flush._constraints import Log
 from activedb.store.flush._opening import Opening
 from activedb.store.flush._violations import named, referred_table
 from activedb.store.server import StepFailed, run, takes_messages, together, translate_error
-from activedb.store.sql import Key, Row, TableSpec
+from activedb.store.sql import Key, Row, TableSpec, differ
 
 __all__ = ["Versions", "phases", "refuse", "steps", "write", "write_in_order"]
 
@@ -488,28 +488,20 @@ def _by_columns(changed: Sequence[Change]) -> Mapping[tuple[str, ...], Sequence[
         _, _, was, now, _ = changed[0]
         assert was is not None
         assert now is not None
-        names = tuple([n for n in spec.written if was[n] is not now[n] and _differ(was[n], now[n])])
+        names = tuple([n for n in spec.written if was[n] is not now[n] and differ(was[n], now[n])])
         return {names: changed} if names else {}
     olds = zip(*[spec.values_of(change.old) for change in changed], strict=True)
     news = zip(*[spec.values_of(change.new) for change in changed], strict=True)
     differing: dict[str, list[bool]] = {}
     for name, old, new in zip(spec.written, olds, news, strict=True):
         if not all(map(is_, old, new)):
-            differing[name] = [a is not b and _differ(a, b) for a, b in zip(old, new, strict=True)]
+            differing[name] = [a is not b and differ(a, b) for a, b in zip(old, new, strict=True)]
     groups: dict[tuple[bool, ...], list[Change]] = {}
     for change, pattern in zip(changed, zip(*differing.values(), strict=True), strict=False):
         groups.setdefault(pattern, []).append(change)
     named_groups = {tuple(compress(differing, p)): group for p, group in groups.items()}
     named_groups.pop((), None)
     return dict(sorted(named_groups.items()))
-
-
-def _differ(a: Any, b: Any) -> bool:
-    """Return whether a database tells two values apart; True and 1, equal in Python, it does."""
-    try:
-        return bool(a != b) or repr(a) != repr(b)
-    except Exception:  # of a class of the user's, which may not compare
-        return True
 
 
 @lru_cache(maxsize=1_024)

@@ -188,6 +188,7 @@ class Session(FlatTransaction):
         dirty: Mapping[TableSpec, Dirty],
         parameters: Mapping[str, Any] | None = None,
         locked: LockedRows | None = None,
+        committed: Mapping[TableSpec, Dirty] | None = None,
     ) -> list[SQLRow[Any]]:
         """Return the rows of a SELECT over the committed state overlaid with `dirty`.
 
@@ -199,6 +200,8 @@ class Session(FlatTransaction):
             All tables that are locked for the statement, with the sphere's writes to them.
         locked : LockedRows, optional
             Rows that are locked in place of some of those tables.
+        committed : mapping of TableSpec to (key to row or None), optional
+            Committed rows of the tables with inexact columns, as they were read.
 
         Raises
         ------
@@ -207,7 +210,7 @@ class Session(FlatTransaction):
         UnsupportedStatement, InvalidRow, StoreError
             Only after a server error is the flat transaction unusable.
         """
-        sphere = Sphere(self._store, tables, dirty, locked)
+        sphere = Sphere(self._store, tables, dirty, locked, committed)
         with self.reading("run the query") as connection:
             self._reads(dirty)
             try:

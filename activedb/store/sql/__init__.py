@@ -38,7 +38,7 @@ from activedb.store.sql._statements import (
     select_of,
     update_of,
 )
-from activedb.store.sql._tables import Key, KeyedValues, Row, Tables, TableSpec, is_storable
+from activedb.store.sql._tables import Key, KeyedValues, Row, Tables, TableSpec, differ, is_storable
 
 __all__ = [
     "GUARD_ABSENT",
@@ -62,6 +62,7 @@ __all__ = [
     "Unlocked",
     "checking_step",
     "delete_of",
+    "differ",
     "free_to_insert",
     "guard_number",
     "insert_of",

@@ -64,7 +64,7 @@ from activedb.store.sql._sql_text import (
     TableNames,
     analyse_select,
 )
-from activedb.store.sql._tables import Key, Row, Tables, TableSpec
+from activedb.store.sql._tables import Key, Row, Tables, TableSpec, differ
 
 __all__ = ["Dirty", "LockedRows", "Shadow", "Sphere", "Unlocked", "shadow_of", "tables_of"]
 
@@ -74,6 +74,10 @@ Dirty: TypeAlias = Mapping[Key, Row | None]
 
 _PARAMETERS_MAX = 65_000  # the protocol of Postgres counts parameters in 16 bits
 _GONE = "activedb_gone"
+_SAME = "activedb_same"
+
+Same: TypeAlias = Sequence[Sequence[bool]]
+"""Marks of the inexact columns with their committed value: a list for each dirty row."""
 
 
 @lru_cache(maxsize=1_024)
@@ -105,20 +109,42 @@ class Shadow:
         self._casts = [self._cast(c.type) for c in self._columns] if self._is_postgres else []
         self._processors = [self._processor(c.type) for c in self._columns]
         self._is_cellwise = any(isinstance(_plain(c.type, dialect), ARRAY) for c in self._columns)
-        real = f"{quote(spec.table.schema or schema)}.{quote(str(spec.table.name))}"
-        self._kept = f"SELECT {self._listed('kept')} FROM {real} AS kept"  # noqa: S608  # names, quoted
+        self._real = f"{quote(spec.table.schema or schema)}.{quote(str(spec.table.name))}"
+        self._kept = f"SELECT {self._listed('kept')} FROM {self._real} AS kept"  # noqa: S608  # names, quoted
         computed = {str(c.name): self._computed(c) for c in self._columns if c.computed is not None}
         self._written = f"SELECT {self._listed('d', computed)}"
 
     # -- SQL for the server ----------------------------------------------------------------
 
-    def seen(self, number: int, dirty: Dirty, only: Collection[Key] | None = None) -> str:
+    def same(self, dirty: Dirty, committed: Dirty) -> Same | None:
+        """Return which values of inexact columns have not changed; None if all have."""
+        names = self._spec.inexact
+        if not names or not self._is_postgres:
+            return None
+        found: list[list[bool]] = []
+        for key, row in dirty.items():
+            was = committed.get(key)
+            if row is None or was is None:
+                found.append([False] * len(names))
+            else:
+                found.append([was[n] is row[n] or not differ(was[n], row[n]) for n in names])
+        return found if any(map(any, found)) else None
+
+    def seen(
+        self,
+        number: int,
+        dirty: Dirty,
+        only: Collection[Key] | None = None,
+        same: Same | None = None,
+    ) -> str:
         """Return the common table expressions that end in ``activedb_seen_<number>``.
 
         Parameters
         ----------
         only : collection of Key, optional
             Keys of the only committed rows to show; on Postgres.
+        same : sequence of sequence of bool, optional
+            Values that are taken from the committed rows.
         """
         hint = " NOT MATERIALIZED" if self._is_postgres else ""
         name = f"activedb_seen_{number} AS{hint}"
@@ -128,21 +154,28 @@ class Shadow:
         source = f"activedb_dirty_{number}"
         before = ""
         if self._is_postgres:
-            before = f"{source} ({self._header()}) AS ({self._source(number, len(dirty))}), "
+            rows = self._source(number, len(dirty), same)
+            before = f"{source} ({self._header()}) AS ({rows}), "
         else:
             source = f"temp.{source}"
-        keys = [self._quoted[name] for name in self._spec.key_columns]
-        same = " AND ".join(f"d.{key} = kept.{key}" for key in keys)
-        absent = f"NOT EXISTS (SELECT 1 FROM {source} AS d WHERE {same})"  # noqa: S608  # names
+        absent = f"NOT EXISTS (SELECT 1 FROM {source} AS d WHERE {self._same_key()})"  # noqa: S608  # names
         written = f"{self._written} FROM {source} AS d WHERE NOT d.{_GONE}"
         absent += f" AND {among}" if among else ""
         return f"{before}{name} ({self._kept} WHERE {absent} UNION ALL {written})"
 
     def parameters(
-        self, number: int, dirty: Dirty, only: Collection[Key] | None = None
+        self,
+        number: int,
+        dirty: Dirty,
+        only: Collection[Key] | None = None,
+        same: Same | None = None,
     ) -> dict[str, Any]:
         """Return the values of the parameters in `seen`. O(dirty rows + keys)."""
-        return {**self._of_dirty(number, dirty), **self._of_keys(number, only)}
+        return {**self._of_dirty(number, dirty, same), **self._of_keys(number, only)}
+
+    def _same_key(self) -> str:
+        keys = [self._quoted[name] for name in self._spec.key_columns]
+        return " AND ".join(f"d.{key} = kept.{key}" for key in keys)
 
     def _among(self, number: int) -> str:
         """Return the condition that a committed row is among those shown."""
@@ -166,10 +199,12 @@ class Shadow:
             found[f"activedb_{number}_key_{i}"] = _array(values)
         return found
 
-    def _of_dirty(self, number: int, dirty: Dirty) -> dict[str, Any]:
+    def _of_dirty(self, number: int, dirty: Dirty, same: Same | None) -> dict[str, Any]:
         if not self._is_postgres or not dirty:
             return {}
         cells = self._cells(dirty)
+        if same is not None:
+            cells += map(list, zip(*same, strict=True))
         if self._is_cellwise:
             rows = zip(*cells, strict=True)
             flat = (cell for row in rows for cell in row)
@@ -212,11 +247,32 @@ class Shadow:
             cells.append(values if process is None else [process(value) for value in values])
         return [*cells, [record[_GONE] for record in records]]
 
-    def _source(self, number: int, rows: int) -> str:
-        casts = [*self._casts, "BOOLEAN"]
+    def _source(self, number: int, rows: int, same: Same | None) -> str:
+        marks = [] if same is None else [f"{_SAME}_{i}" for i in range(len(self._spec.inexact))]
+        casts = [*self._casts, *["BOOLEAN"] * (1 + len(marks))]
+        sent = self._sent(number, rows, casts)
+        if not marks:
+            return sent if self._is_cellwise else f"SELECT * FROM {sent}"  # noqa: S608  # parameters
+        kept = dict(zip(self._spec.inexact, marks, strict=True))
+        key = self._quoted[self._spec.key_columns[0]]
+        columns = ", ".join(
+            f"CASE WHEN d.{kept[name]} AND kept.{key} IS NOT NULL "
+            f"THEN kept.{quoted} ELSE d.{quoted} END"
+            if name in kept
+            else f"d.{quoted}"
+            for name, quoted in self._quoted.items()
+        )
+        sent = f"({sent})" if self._is_cellwise else sent
+        return (
+            f"SELECT {columns}, d.{_GONE} FROM {sent} AS d ({self._header()}, {', '.join(marks)}) "  # noqa: S608  # names, quoted
+            f"LEFT JOIN {self._real} AS kept ON {self._same_key()}"
+        )
+
+    def _sent(self, number: int, rows: int, casts: Sequence[str]) -> str:
+        """Return the SQL of the dirty rows and their marks as they are sent."""
         if not self._is_cellwise:
             arrays = [f"%(activedb_{number}_{i})s::{cast}[]" for i, cast in enumerate(casts)]
-            return f"SELECT * FROM unnest({', '.join(arrays)})"  # noqa: S608  # parameters
+            return f"unnest({', '.join(arrays)})"
         if rows * len(casts) > _PARAMETERS_MAX:
             raise UnsupportedStatement(
                 f"table {self._spec.name}: {rows} uncommitted rows with arrays in them are too "
@@ -410,6 +466,8 @@ class Sphere:
         Tables that are locked for the query, with the sphere's writes to them.
     locked : LockedRows, optional
         Rows that are locked in place of some of those tables.
+    committed : mapping of TableSpec to (key to row or None), optional
+        Committed rows of the tables with inexact columns, as they were read.
 
     Attributes
     ----------
@@ -423,8 +481,10 @@ class Sphere:
         tables: Tables,
         dirty: Mapping[TableSpec, Dirty],
         locked: LockedRows | None = None,
+        committed: Mapping[TableSpec, Dirty] | None = None,
     ):
         self.may_write = False
+        self._committed = committed or {}
         self._locked = locked or LockedRows()
         self._names = TableNames(store, tables)
         self._schema = store.schema
@@ -490,8 +550,9 @@ class Sphere:
             number, dirty = self._numbers[spec], self._dirty[spec]
             shadow = self._shadow(spec, connection)
             only = self._locked.keys[spec] if spec in closed else None
-            expressions.append(shadow.seen(number, dirty, only))
-            more |= shadow.parameters(number, dirty, only)
+            same = shadow.same(dirty, self._committed.get(spec, {}))
+            expressions.append(shadow.seen(number, dirty, only, same))
+            more |= shadow.parameters(number, dirty, only, same)
         shadows = {spec: f"activedb_seen_{self._numbers[spec]}" for spec in seen}
         edits = edits_of(plain, understood, targets, shadows, self._names, expressions)
         return plain.edited(edits), {**parameters, **more} if more else parameters

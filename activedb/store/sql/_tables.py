@@ -49,6 +49,7 @@ from sqlalchemy.dialects.postgresql import (
     CIDR,
     CITEXT,
     INET,
+    INTERVAL,
     MACADDR,
     MACADDR8,
 )
@@ -60,7 +61,16 @@ from activedb.spelling import nearest
 from activedb.store.sql._defaults import Default, default_of_column, processed
 from activedb.values import IMMUTABLE, NamedValues, copied
 
-__all__ = ["Key", "KeyedValues", "Row", "TableSpec", "Tables", "instant", "is_storable"]
+__all__ = [
+    "Key",
+    "KeyedValues",
+    "Row",
+    "TableSpec",
+    "Tables",
+    "differ",
+    "instant",
+    "is_storable",
+]
 
 
 Row: TypeAlias = Mapping[str, Any]
@@ -186,6 +196,8 @@ class TableSpec:
         uncommitted rows.
     values_of : callable
         Return the tuple of a row's values in those columns.
+    inexact : tuple of str
+        Columns of which Python may not hold each value: one that was only read is not written.
     defaults, onupdates : dict
         Column name to the value that an insert, or an update, writes if it leaves the column out:
         a function of the given values, or a SELECT for the server.
@@ -250,6 +262,7 @@ class TableSpec:
         self.written = tuple(name for name in self._columns if name not in self._computed)
         self._given = frozenset(self.written)
         self.values_of = _picker(self.written)
+        self.inexact = tuple(name for name in self.written if _is_inexact(self._columns[name].type))
         self.defaults: dict[str, Default] = {
             str(c.name): default_of_column(
                 c, c.default if c.default is not None else c.server_default, dialect
@@ -480,6 +493,29 @@ class TableSpec:
         columns = [self.table.c[name] for name in self.key_columns]
         chosen = columns[0] if len(columns) == 1 else tuple_(*columns)
         return select(*self.table.columns).where(chosen.in_(keys)).order_by(*columns)
+
+
+def differ(a: Any, b: Any) -> bool:
+    """Return whether a database tells two values apart; True and 1, equal in Python, it does."""
+    try:
+        return bool(a != b) or repr(a) != repr(b)
+    except Exception:  # of a class of the user's, which may not compare
+        return True
+
+
+def _is_inexact(kind: Any) -> bool:
+    """Return whether a value of a column may come back from Python as another one.
+
+    Months become days, and decimals doubles, also those in JSON.
+    """
+    if isinstance(kind, ARRAY):
+        return _is_inexact(kind.item_type)
+    if isinstance(kind, Float):
+        return bool(kind.asdecimal)
+    if isinstance(kind, Numeric):
+        return not kind.asdecimal
+    is_of_sqlalchemy = type(kind).__module__.startswith("sqlalchemy.")
+    return not is_of_sqlalchemy or isinstance(kind, Interval | INTERVAL | JSON)
 
 
 def _unfit_for_keys(kind: Any, dialect: Dialect) -> str | None:
