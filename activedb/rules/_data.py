@@ -381,6 +381,7 @@ _OF_RULE = (
     "raises",
 )
 """Optional fields that are passed to the rule as they are."""
+_DEPTH_MAX = 200  # each level takes some stack frames of Python, whose limit is 1000
 _FIELDS = frozenset(("name", "on", "do", "when", "writes", "enabled", *_OF_RULE))
 
 
@@ -439,6 +440,22 @@ def rules_from_file(path: str | Path) -> Any:
         raise DefinitionError(f"the rules in {path} cannot be read: {error}") from error
 
 
+def _check_depth(data: Any) -> None:
+    """Refuse data nested so deeply that Python's stack would overflow; O(size)."""
+    level: dict[int, Any] = {id(data): data}  # each thing once, however often it is contained
+    for _ in range(_DEPTH_MAX):
+        parts = [
+            part
+            for each in level.values()
+            if isinstance(each, Mapping | list | tuple)
+            for part in (each.values() if isinstance(each, Mapping) else each)
+        ]
+        level = {id(part): part for part in parts}
+        if not level:
+            return
+    raise DefinitionError("it is nested too deeply")
+
+
 @dataclass(frozen=True, slots=True)
 class _RuleReader:
     functions: FunctionNames
@@ -448,6 +465,7 @@ class _RuleReader:
     def rule(self, name: str, fields: Mapping[str, Any]) -> tuple[Rule, bool]:
         """Return a rule and its enabled flag; errors begin with its name."""
         try:
+            _check_depth(fields)
             check_fields(fields, _FIELDS, needed=("do",))
             enabled = fields.get("enabled", True)
             if not isinstance(enabled, bool):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -202,6 +204,53 @@ def test_table_events_of_data_are_the_expressions_of_code(ledger: Ledger) -> Non
     data = {name: {"on": on, "do": f"{M}:note"} for name, (on, _) in kinds.items()}
     for rule in ledger.db.rules.load(data, modules=[actions]):
         assert rule.on == kinds[rule.name][1]
+
+
+def nested(kind: str, depth: int) -> Any:
+    event: Any = {"event": "A"}
+    for number in range(depth):
+        other = {"event": f"B{number}"}
+        event = {
+            "any_of": {"any_of": [event, other]},
+            "seq": {"seq": [event, other], "within": 5},
+            "not": {"seq": [other, {"not": event}, {"event": f"C{number}"}]},
+            "after": {"after": event, "delay": 1},
+            "query": {"query": f"q{number}", "pattern": event},
+            "inserted": {"inserted": event},
+            "list": [event],
+        }[kind]
+    return event
+
+
+@pytest.mark.parametrize("field", ["on", "writes", "reads", "do", "params", "priority"])
+def test_data_nested_too_deeply_is_refused(in_memory: Ledger, field: str) -> None:
+    kinds = ("any_of", "seq", "not", "after", "query", "inserted", "list")
+    for kind, depth in product(kinds, (150, 300, 5_000)):
+        given = nested(kind, depth)
+        data = rule(**{field: [given] if field in ("writes", "reads") else given})
+        if depth > 200:
+            with pytest.raises(DefinitionError, match=r"rule bad: .*nested too deeply"):
+                in_memory.db.rules.load(data, modules=[actions])
+        else:
+            with suppress(ActiveDBError):
+                in_memory.db.rules.load(data, modules=[actions])
+
+
+def test_data_that_contains_itself_or_one_thing_often_is_refused(in_memory: Ledger) -> None:
+    itself: dict[str, Any] = {}
+    itself["any_of"] = [itself, {"event": "A"}]
+    often: Any = {"event": "A"}
+    for _ in range(200):
+        often = {"any_of": [often, often]}
+    for event in (itself, often):
+        with pytest.raises(DefinitionError, match=r"rule bad: .*nested too deeply"):
+            in_memory.db.rules.load(rule(on=event), modules=[actions])
+
+
+def test_rule_of_data_nested_deeply_runs(ledger: Ledger, noted: list[str]) -> None:
+    ledger.db.rules.load({"r": {"on": nested("any_of", 90), "do": f"{M}:note"}}, modules=[actions])
+    ledger.db.signal("A")
+    assert noted == ["A"]
 
 
 def test_rule_of_data_says_what_it_does_to_tables_of_other_schemas(ledger: Ledger) -> None:
