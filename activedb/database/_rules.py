@@ -485,7 +485,8 @@ class Rules:
     ) -> builtins.list[RegisteredRule]:
         """Create the rules of a YAML file, all of them or none; see `load`.
 
-        If the file's name ends with ``.rules``, it is a text in the rule language; see `load_text`.
+        If the file's name ends with ``.rules`` or ``.sql``, it is a text in the rule language; see
+        `load_text`.
 
         Parameters
         ----------
@@ -494,23 +495,23 @@ class Rules:
         modules, allow
             As for `load`.
         any_stream : bool
-            For a ``.rules`` file: as for `load_text`.
+            For a text in the rule language: as for `load_text`.
 
         Returns
         -------
         list of RegisteredRule
-            The new rules; for a ``.rules`` file as for `load_text`.
+            The new rules; for a text in the rule language as for `load_text`.
 
         Raises
         ------
         DefinitionError
             If the file cannot be read, or a rule is invalid; the message names it.
         RuleSyntaxError
-            If a ``.rules`` file has a syntax error.
+            If a text in the rule language has a syntax error.
         UntrustedFile
             If every account may write the file.
         """
-        if Path(path).suffix == ".rules":
+        if Path(path).suffix.lower() in (".rules", ".sql"):
             check_trusted(path)
             try:
                 text = Path(path).read_text("utf-8")

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Column, Float, Integer, Numeric, Table, func, select
 
 import activedb as adb
+from activedb.cli._match import queries_of
 from activedb.errors import (
     ActiveDBError,
     DefinitionError,
@@ -374,6 +375,16 @@ def test_rules_file_of_either_kind_is_loaded(ward: adb.Database, tmp_path: Any) 
     path.write_bytes(b"\xff")
     with pytest.raises(DefinitionError, match="cannot be read"):
         ward.rules.load_file(path)
+
+
+@pytest.mark.parametrize("name", ["ward.rules", "ward.sql", "WARD.SQL"])
+def test_file_that_match_reads_as_rule_language_is_loaded_as_such(
+    name: str, ward: adb.Database, tmp_path: Any
+) -> None:
+    path = tmp_path / name
+    path.write_text("CREATE RULE R1 ON EXIT SIGNAL left", encoding="utf-8")
+    assert list(queries_of(str(path), [])) == ["R1"]
+    assert [entry.name for entry in ward.rules.load_file(path)] == ["R1"]
 
 
 def test_rule_loaded_after_a_restart_keeps_its_version(postgres_url: str) -> None:
