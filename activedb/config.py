@@ -28,10 +28,13 @@ from activedb.trust import check_trusted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Isolation", "Settings", "checked_isolation", "mask_url"]
+__all__ = ["SCHEMA_NAME", "Isolation", "Settings", "checked_isolation", "mask_url"]
 
 Isolation: TypeAlias = Literal["locks", "serializable"]
 """Policy that keeps transactions apart: locks, or the server's SERIALIZABLE; see `Settings`."""
+
+SCHEMA_NAME = r"^[a-z_][a-z0-9_]{0,62}$"
+"""Pattern of the schemas that the setting `db_schema` can name."""
 
 _PREFIX = "ACTIVEDB_"
 
@@ -167,7 +170,7 @@ class Settings(BaseSettings):
     )
 
     url: str | None = None
-    db_schema: str | None = Field(default=None, pattern=r"^[a-z_][a-z0-9_]{0,62}$")
+    db_schema: str | None = Field(default=None, pattern=SCHEMA_NAME)
     wait_s: float | None = Field(default=None, ge=0, le=86_400)
     folder: Path = Path(".activedb")
     threads: int = Field(default=4, ge=1, le=256)

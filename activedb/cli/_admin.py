@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +12,7 @@ import typer
 
 from activedb.cli._options import Json, Trace, Url, not_empty, server_of
 from activedb.cli._report import Reporter
-from activedb.config import Settings, mask_url
+from activedb.config import SCHEMA_NAME, Settings, mask_url
 from activedb.database import connect
 from activedb.errors import ConfigurationError
 from activedb.monitor import addresses
@@ -49,11 +50,17 @@ def roles(
     """
     where = schema or Settings.load().db_schema or "public"
     statements = role_statements(schema=where, owner=owner, runner=runner)
+    reporter = Reporter(as_json=as_json)
+    if not re.fullmatch(SCHEMA_NAME, where):
+        reporter.note(
+            f"ACTIVEDB_DB_SCHEMA cannot name {where}, as it takes lower-case letters, digits and _ "
+            "only: set the search_path of both roles to this schema"
+        )
     if sql and not as_json:
         typer.echo(statements, nl=False)
         return
     rights = rights_of_roles(schema=where, owner=owner, runner=runner)
-    Reporter(as_json=as_json).rows(
+    reporter.rows(
         f"roles for schema {where}",
         ("role", "on", "rights", "why"),
         [(right.role, right.on, right.rights, right.why) for right in rights],

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from activedb import Occurrence, Transaction
+    from tests.cli.calling import Caller
     from tests.ledger import Ledger
 
 ROWS = {"SELECT", "INSERT", "UPDATE", "DELETE"}
@@ -336,6 +337,19 @@ def test_names_that_are_none_are_refused(which: str, name: str) -> None:
     names = {"schema": "shop", "owner": "one", "runner": "two", which: name}
     with pytest.raises(ConfigurationError, match="is not a name for a role or schema here"):
         role_statements(**names)
+
+
+@pytest.mark.parametrize("schema", ["public", "shop", "Shop", "shop-1", "_1"])
+@pytest.mark.parametrize("options", [[], ["--sql"], ["--json"]])
+def test_schema_that_no_setting_can_name_is_noted(
+    schema: str, options: list[str], call: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = call("roles", "--schema", schema, *options)
+    assert said.status == 0, said.err
+    monkeypatch.setenv("ACTIVEDB_DB_SCHEMA", schema)
+    can_be_set = call("roles").status == 0
+    assert ("ACTIVEDB_DB_SCHEMA cannot name" in said.err) == (not can_be_set)
+    assert "cannot name" not in said.out
 
 
 def test_one_role_for_both_is_refused() -> None:
