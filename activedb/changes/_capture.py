@@ -98,8 +98,8 @@ class ChangeCapture:
         ------
         ConfigurationError
             On ``memory://``; if the server's wal_level is not logical, the role lacks a privilege,
-            the slot is lost, belongs to something else, or has a follower; if another slot of the
-            schema follows a table; or if a rule needs old values that the server does not send.
+            the slot is lost, belongs to something else, or has a follower; or if a rule needs old
+            values that the server does not send.
         LockTimeout
             If transactions stay open that were open when a table was first followed.
         TransactionStateError

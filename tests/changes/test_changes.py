@@ -1101,22 +1101,19 @@ def test_following_leaves_a_firing_that_was_given_up_for_now_to_its_restart(
         assert ledger.lines() == ["done"]
 
 
-def test_table_that_another_slot_follows_is_refused_until_that_slot_is_given_up(
-    ledger: Ledger, other: Somebody
+def test_table_that_another_slot_follows_is_warned_of_and_each_slot_runs_its_rules(
+    ledger: Ledger, other: Somebody, caplog: pytest.LogCaptureFixture
 ) -> None:
     hear(ledger)
     changes = ledger.db.changes
-    with changes.follower(ledger.accounts, slot="one"):
-        with pytest.raises(ConfigurationError, match=r"slot one follows table .*accounts"):
-            changes.follower(ledger.facts, ledger.accounts, slot="two").open()
-        assert other.value("SELECT count(*) FROM activedb_followers WHERE slot = 'two'") == 0
-    with changes.follower(ledger.facts, slot="two"):  # another table
-        pass
-    with pytest.raises(ConfigurationError, match=r"db\.changes\.unfollow\('one'\)"):
-        changes.follower(ledger.facts, ledger.accounts, slot="two").open()
-    with changes.follower(ledger.accounts, slot="one"):  # its own
-        pass
-    changes.unfollow("one")
-    with changes.follower(ledger.accounts, slot="two") as follower:
-        other.run("INSERT INTO accounts VALUES (3, 30)")
-        assert take(follower, ledger) == ["insert 3: 30"]
+    with changes.follower(ledger.accounts, slot="one") as one:
+        assert caplog.messages == []
+        with changes.follower(ledger.facts, ledger.accounts, slot="two") as two:
+            (told_of,) = caplog.messages
+            assert "slot one follows table" in told_of
+            assert '"accounts", too' in told_of
+            other.run("INSERT INTO accounts VALUES (3, 30)")
+            assert take(one, ledger) == ["insert 3: 30"]
+            assert take(two, ledger) == ["insert 3: 30"] * 2
+    with changes.follower(ledger.facts, ledger.accounts, slot="two"):
+        assert len(caplog.messages) == 1

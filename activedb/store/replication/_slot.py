@@ -193,8 +193,8 @@ class Slot:
         Raises
         ------
         ConfigurationError
-            If the server or the role cannot do it, a table does not exist or is followed by another
-            slot of the schema, or the slot belongs to another database, is gone, or has a follower.
+            If the server or the role cannot do it, a table does not exist, or the slot belongs to
+            another database, is gone, or has a follower.
         LockTimeout
             If transactions that began earlier stay open.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,8 @@ __all__ = [
     "set_local_mark",
     "set_session_mark",
 ]
+
+_LOG = logging.getLogger(__name__)
 
 RAISED = "activedb.raised"
 """Setting of a connection with the rules that have seen the events of its writes."""
@@ -58,7 +61,7 @@ _PUBLISHED = text(
     WHERE p.pubname = :publication
     """
 )
-# Followed by other slots of this schema, each of which would trigger its rules.
+# Followed by other slots of this schema, each of which triggers the rules of its follower.
 _OF_OTHERS = text(
     """
     SELECT r.prrelid, f.slot FROM pg_publication_rel r
@@ -209,13 +212,7 @@ class Publication:
     def set(
         self, specs: Sequence[TableSpec], *, whole: bool
     ) -> tuple[tuple[FollowedTable, ...], bool]:
-        """Replace the published tables; return them, and whether any was unmarked before.
-
-        Raises
-        ------
-        ConfigurationError
-            If a table does not exist, cannot be followed, or another slot of the schema follows it.
-        """
+        """Replace the published tables; return them, and whether any was unmarked before."""
         found = [(self._look(spec, whole), spec) for spec in dict.fromkeys(specs)]
         wanted = {row.oid: self._named(row) for row, _ in found}
         for row, spec in found:
@@ -226,10 +223,11 @@ class Publication:
         published = set(self._scalars(_PUBLISHED, publication=self._name))
         for oid, slot in self._connection.execute(_OF_OTHERS, {"publication": self._name}):
             if oid in wanted.keys() - published:
-                raise ConfigurationError(
-                    f"slot {slot} follows table {wanted[oid]} already, and a rule would run once "
-                    f"for each slot: follow it with slot={slot!r}, or give that slot up with "
-                    f"db.changes.unfollow({slot!r})"
+                _LOG.warning(
+                    "slot %s follows table %s, too: a rule that the followers of both define runs "
+                    "once for each slot; if they share rules, use one slot",
+                    slot,
+                    wanted[oid],
                 )
         if published != wanted.keys():
             self._run(
