@@ -74,7 +74,7 @@ from activedb.store.sql._restrictions import (
     is_plain,
     keeps_null,
 )
-from activedb.store.sql._tables import Key, Row, TableSpec
+from activedb.store.sql._tables import Key, Row, TableSpec, decimal_form
 from lockmgr import InRange, NullTest, OneOf, Predicate
 
 __all__ = [
@@ -726,7 +726,7 @@ class _ComputedNumber(TypeDecorator[Any]):
             convert = partial(_as_double, is_single=is_single)
         else:
             digits = 6 if is_single else 15
-            convert = partial(_as_decimal, digits=digits, asdecimal=kind.asdecimal)
+            convert = partial(_as_decimal, digits=digits, kind=kind)
         if kind is self.kind:
             return convert
         return lambda value: processed(self.kind, "process_result_value", convert(value), dialect)
@@ -755,16 +755,16 @@ def _as_double(value: Any, *, is_single: bool) -> Any:
     return float(value) if isinstance(value, Decimal) and not value.is_snan() else value
 
 
-def _as_decimal(value: Any, *, digits: int, asdecimal: bool) -> Any:
+def _as_decimal(value: Any, *, digits: int, kind: Any) -> Any:
     """Return a number as a column of decimals takes it; anything else as it is.
 
     Postgres takes so many digits of a double.
     """
     if isinstance(value, float):
         value = Decimal(format(value, f".{digits}g"))
-    elif type(value) is int:
-        value = Decimal(value)
-    return value if asdecimal else _as_double(value, is_single=False)
+    if type(value) is int or isinstance(value, Decimal):
+        value = decimal_form(kind)(value)
+    return value if kind.asdecimal else _as_double(value, is_single=False)
 
 
 def _computed(element: Any, table: Table, name: str) -> Any:

@@ -67,6 +67,7 @@ __all__ = [
     "Row",
     "TableSpec",
     "Tables",
+    "decimal_form",
     "differ",
     "instant",
     "is_storable",
@@ -611,11 +612,7 @@ def _form(kind: Any, python_types: object) -> Callable[[Any], Any] | None:
             return _float
         if isinstance(kind, Float):
             return _decimal
-        scale = kind.scale
-        if scale is None and kind.precision is not None:
-            scale = 0  # NUMERIC(10) is NUMERIC(10, 0)
-        step = None if scale is None else Decimal(1).scaleb(-scale)
-        return partial(_numeric, step=step)
+        return decimal_form(kind)
     if isinstance(kind, ARRAY):
         is_number = isinstance(kind.item_type, Numeric | Float)  # the server rounds these
         item_types = _python_types_of(kind.item_type)
@@ -623,6 +620,14 @@ def _form(kind: Any, python_types: object) -> Callable[[Any], Any] | None:
         into = tuple if kind.as_tuple else list
         return lambda value: _nested(value, into, of_item or copied, kind.dimensions)
     return None
+
+
+def decimal_form(kind: Any) -> Callable[[float | Decimal], Decimal]:
+    """Return a function from a number to the decimal that a NUMERIC column stores for it."""
+    scale = kind.scale
+    if scale is None and kind.precision is not None:
+        scale = 0  # NUMERIC(10) is NUMERIC(10, 0)
+    return partial(_numeric, step=None if scale is None else Decimal(1).scaleb(-scale))
 
 
 def instant(time: datetime.datetime) -> datetime.datetime:
