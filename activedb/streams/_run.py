@@ -527,8 +527,8 @@ class StreamRun:
     def _process(self, entry: LedgerEntry, arrivals: Arrivals) -> None:
         try:
             self._processor.run(entry, arrivals)
-        except BaseException:
-            self._state.load(begins=False)
+        except BaseException as error:
+            self._state.load(begins=False, is_cut=not isinstance(error, Exception))
             raise
 
 

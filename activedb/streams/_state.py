@@ -202,7 +202,7 @@ class StreamState:
         passed = self.buffer.passed(punctuation_us)
         return passed > 0 or self._time.is_due(self.reached_us(punctuation_us, 0))
 
-    def load(self, *, begins: bool) -> None:
+    def load(self, *, begins: bool, is_cut: bool = False) -> None:
         """Load the state at which the stream stopped.
 
         Parameters
@@ -210,6 +210,8 @@ class StreamState:
         begins : bool
             True for the first load. Otherwise a failure occurred: detector states are kept, unless
             another process has fed the stream, or the commit succeeded after all.
+        is_cut : bool
+            True after Ctrl-C, which may come between any two steps: nothing in memory is kept.
         """
         before, was_torn, self._is_torn = self.last, self._is_torn, True
         if self._programs is not None:
@@ -218,7 +220,7 @@ class StreamState:
         self.last = self._journal.last()
         if begins:
             self._launcher.batch_firings.remember_done(f"{STREAM_RUN}{self.stream.name}/")
-        renews = begins or was_torn or _sequence(before) != _sequence(self.last)
+        renews = begins or was_torn or is_cut or _sequence(before) != _sequence(self.last)
         if begins:
             self._forest.run(self._time.begin)
         else:
