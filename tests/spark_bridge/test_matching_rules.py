@@ -208,7 +208,7 @@ def test_events_matched_in_a_bucket_give_what_one_process_gives_whatever_refuses
             run = db.stream("letters", types={"A": ("k",), "B": ("k",)}).run
             matchable = run.matchable()
             run.feed(events, 100)
-            expected = (seen, told(db))
+            expected = (sorted(seen), told(db))
         bucket = Bucket(matchable.rules)
         for position, o in enumerate(events):
             bucket.take(Arrival(o, 0, position), home=True)
@@ -218,8 +218,8 @@ def test_events_matched_in_a_bucket_give_what_one_process_gives_whatever_refuses
             rules = {each.name: each.event for each in matchable.rules}
             matched = Matched(rules, frozenset(), passed.completions, passed.processed)
             letters(db).run.apply(batch(0, matched, us=100))
-            assert (seen, told(db)) == expected
-        alone = ["/" in identity for identity, _, _ in expected[1]]
+            assert (sorted(seen), told(db)) == expected
+        alone = ["/" in identity for identity, _ in expected[1]]
         worlds.met["alone"] += any(alone)
         worlds.met["for_all"] += not all(alone)
         worlds.met["fired"] += any(alone) and bool(seen)
@@ -229,7 +229,7 @@ def _divides(o: Occurrence) -> bool:
     return bool(6 % o.params["n"] == 0)
 
 
-PATTERNS = [
+PATTERNS: list[Expression] = [
     adb.seq(A, B).same("k"),
     adb.seq(A, B).same("k").context("chronicle"),
     adb.seq(A, adb.event("B", where=_divides)).same("k"),
@@ -251,9 +251,9 @@ def watched(db: adb.Database, rules: list[Watched]) -> list[tuple[str, int, int]
     return seen
 
 
-def told(db: adb.Database) -> list[tuple[str, str, str]]:
-    found = db.dead_letters.list()
-    return sorted((letter.identity, letter.error, letter.reason) for letter in found)
+def told(db: adb.Database) -> list[tuple[str, str]]:
+    """Return the letters, without the texts: rules that share a pattern have its name there."""
+    return sorted((letter.identity, letter.error) for letter in db.dead_letters.list())
 
 
 def test_row_from_the_future_as_of_its_planning_is_refused_by_its_position(
