@@ -238,6 +238,7 @@ class Database:
             kept=self._kept,
             forest=self._forest,
             triggering=self._triggering,
+            batch_firings=self._launcher.batch_firings,
             clock=clock,
             streams=self._stream_runs.keys(),
             watch=self._timekeeper.watch,

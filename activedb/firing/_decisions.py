@@ -43,13 +43,14 @@ from activedb.events import (
     same_candidate,
 )
 from activedb.firing._durable_detectors import DurableDetectors
+from activedb.firing._firings import BatchFirings
 from activedb.firing._time_lines import TimeLines
 from activedb.firing._triggered import SYSTEMIC, Triggered
 from activedb.firing._triggering import Triggering
 from activedb.functions import error_text
 from activedb.metrics import NamedCounters
 from activedb.rules import Catalog, RegisteredRule, Rule, Subscription, Taken
-from activedb.store.journals import DecisionRows
+from activedb.store.journals import DECISION_RUN, DecisionRows
 from activedb.transactions import (
     Forest,
     Run,
@@ -195,6 +196,7 @@ class Decisions:
         kept: DurableDetectors,
         forest: Forest,
         triggering: Triggering,
+        batch_firings: BatchFirings,
         clock: Clock,
         streams: Collection[str],
         watch: Callable[[str, int | None, Callable[[], None]], None],
@@ -205,6 +207,7 @@ class Decisions:
         self._kept = kept
         self._forest = forest
         self._triggering = triggering
+        self._batch_firings = batch_firings
         self._clock = clock
         self._streams = streams
         self._watch = watch
@@ -347,7 +350,11 @@ class Decisions:
             if self._entry(row) is None or not self._is_here(row):
                 continue
             try:
-                self._forest.run(partial(self._do, id=row["id"]), Run(is_retried=True))
+                name = f"{DECISION_RUN}{row['id']}"
+                self._batch_firings.remember_done(name)  # of a process that has ended meanwhile
+                run = Run(name=name, is_batch=True, is_retried=True)
+                work = partial(self._do, id=row["id"])
+                self._batch_firings.run_whole(self._forest, run, work, source=name)
             except SYSTEMIC:
                 _LOG.warning("decision %s waits", row["id"], exc_info=True)
             except DecisionClosed as error:

@@ -14,7 +14,7 @@ from activedb.firing._time_lines import TimeLines
 from activedb.firing._triggered import Fed
 from activedb.metrics import NamedCounters
 from activedb.rules import Subscription
-from activedb.store.journals import DetectorRows
+from activedb.store.journals import STREAM_RUN, DetectorRows
 from activedb.transactions import TransactionNode, lock_detector
 
 __all__ = ["DurableDetectors"]
@@ -79,7 +79,8 @@ class DurableDetectors:
                 continue
             stream = self._lines.stream_of(subscription)
             if stream is not None:
-                if subscription.is_exclusive and not t.hierarchy.run.is_batch:
+                is_of_part = t.hierarchy.run.name.startswith(STREAM_RUN)
+                if subscription.is_exclusive and not is_of_part:
                     beside.setdefault(stream, {})[name] = subscription
                 continue
             if not self._rows.is_durable:

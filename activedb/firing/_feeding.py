@@ -219,7 +219,7 @@ class Feeding:
 
     def take(self, t: TransactionNode, subscription: Subscription) -> None:
         """Take the first match from a rule's `pending`; an abort of top-level `t` puts it back."""
-        self._contexts.of(t).taken.append((subscription, subscription.pending.pop(0)))
+        self._contexts.of(t).taken.append((subscription, subscription.take()))
 
     def take_back(self, t: TransactionNode, fed: list[Fed]) -> None:
         """Withdraw the occurrences fed for one failed event of `t`, while `t` continues."""
@@ -278,7 +278,7 @@ class Feeding:
         fed, context.fed = context.fed, []
         self.withdraw(fed)
         for subscription, o in reversed(context.taken):
-            subscription.pending.insert(0, o)
+            subscription.put_back(o)
         context.taken = []
         for subscription, state in reversed(context.before):
             subscription.restore(state)

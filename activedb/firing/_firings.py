@@ -9,16 +9,23 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from activedb.config import Isolation
 from activedb.errors import ActiveDBError, BadEvent, RuleFailed, SerializationConflict
 from activedb.events import Occurrence, decode, encode, register_type
 from activedb.firing._queue import Turn
 from activedb.firing._triggered import RecordedFiring, RulePart, Triggered, failed_in, shortened
-from activedb.store.journals import ABOVE, STREAM_RUN, WORKFLOW_RUN, Journal
+from activedb.store.journals import (
+    ABOVE,
+    CLOCK_RUN,
+    DECISION_RUN,
+    STREAM_RUN,
+    WORKFLOW_RUN,
+    Journal,
+)
 from activedb.store.sql import SERVER_TYPES
-from activedb.transactions import Run, TransactionNode
+from activedb.transactions import Forest, Run, TransactionNode
 from coupling import Coupling
 
 __all__ = [
@@ -37,6 +44,8 @@ __all__ = [
     "turn_of",
 ]
 
+
+T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
 _NAME_MAX = 400  # characters of the column
@@ -225,7 +234,8 @@ class BatchFirings:
 
     A batch starts its firings at the event and does not record them there, because after a crash
     the batch is repeated and gives them the same names. The commit of the batch records the
-    firings whose outcome is not durable by then.
+    firings whose outcome is not durable by then. Batches are the parts of streams, the transactions
+    of workflows, the moments of the clock, and decisions applied for another process.
 
     Latch: ``_latch``; no other latch is taken under it.
     """
@@ -369,8 +379,9 @@ class BatchFirings:
             self._staying -= ended  # their rows go now
             gone = self._going[run.name] = ended | self._left_over
             needed = (ended & self._known.keys()) - self._refused
-        if self._journal.is_queued:
-            # No firing has been started, so a repeated batch need not find any done.
+        if self._journal.is_queued or run.name.startswith((CLOCK_RUN, DECISION_RUN)):
+            # No firing has been started, or the batch is over as a whole: nothing is repeated that
+            # has to find a firing done.
             rows = [row | {"keep": False} for row in rows]
         self._journal.record_on(connection, rows)
         lost = needed - self._journal.forget_done(connection, sorted(gone))
@@ -412,6 +423,29 @@ class BatchFirings:
             unfinished = run.fired & self._unfinished.keys()
             self._settled |= unfinished
             self._leave_over(run.fired - unfinished)
+
+    def run_whole(
+        self, forest: Forest, run: Run, work: Callable[[TransactionNode], T], *, source: str
+    ) -> T:
+        """Run a batch that is one transaction, and is over with its commit.
+
+        So are all earlier runs of its `source`, whose names begin with that.
+        """
+
+        def settle(connection: Any) -> None:
+            self.settle(connection, run)
+            if run.fired:
+                self._journal.prune_on(connection, source)
+
+        def body(t: TransactionNode) -> T:
+            t.hierarchy.durable.append(settle)
+            return work(t)
+
+        result = forest.run(body, run)
+        self.committed(run)
+        with self._latch:
+            self._fired_in.discard(run.name)
+        return result
 
     def has_fired(self, run: str) -> bool:
         """Return whether runs of this name have triggered a detached rule since `forget_done`."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from activedb.monitor._extras import needed
 from activedb.monitor._source import Subject
+from activedb.store.journals import CLOCK_RUN, DECISION_RUN
 from activedb.transactions import Observer, State, TransactionNode
 
 if TYPE_CHECKING:
@@ -196,7 +197,9 @@ def _name(t: TransactionNode) -> str:
         return f"rule {t.rule}"
     if t.parent is not None:
         return "subtransaction"
-    return "batch" if t.hierarchy.run.is_batch else "transaction"
+    run = t.hierarchy.run
+    is_single = run.name.startswith((CLOCK_RUN, DECISION_RUN))
+    return "batch" if run.is_batch and not is_single else "transaction"
 
 
 def _kinds(error: BaseException | None) -> str:

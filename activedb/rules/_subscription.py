@@ -196,6 +196,10 @@ class _SharedDetector:
         True if the state may differ from the last one written; set by every feed and advance.
     pending : list of Occurrence
         Pending matches: time has completed them, and they have not triggered the rule yet.
+    source : str
+        Name that tells its timed matches from those of another process; empty before the first one.
+    taken_count : int
+        Number of matches taken from `pending`.
     newest_us : int
         Time of the newest event kept.
     kept_in_columns : int
@@ -215,6 +219,8 @@ class _SharedDetector:
         "newest_us",
         "open",
         "pending",
+        "source",
+        "taken_count",
     )
 
     def __init__(
@@ -229,6 +235,8 @@ class _SharedDetector:
         self.latch = latch or threading.Lock()
         self.is_changed = False
         self.pending: list[Occurrence] = []
+        self.source = ""
+        self.taken_count = 0
         self.newest_us = 0
         self.kept_in_columns = 0
         self.open: dict[str, Undecided] = {}
@@ -395,6 +403,33 @@ class Subscription:
         return self._detection.pending
 
     @property
+    def source(self) -> str:
+        """Name that is part of the state, and tells its matches from those of other processes.
+
+        Empty until `begin_naming`.
+        """
+        return self._detection.source
+
+    @property
+    def next_match(self) -> str:
+        """Name of the first pending match, or of the next one: the same after a crash."""
+        return f"{self._detection.source}/{self._detection.taken_count}"
+
+    def begin_naming(self, source: str) -> None:
+        """Set the `source`, once."""
+        self._detection.source = source
+
+    def take(self) -> Occurrence:
+        """Take the first pending match. REQUIRES: the rule's lock, as for `put_back`."""
+        self._detection.taken_count += 1
+        return self._detection.pending.pop(0)
+
+    def put_back(self, o: Occurrence) -> None:
+        """Undo the last `take`."""
+        self._detection.taken_count -= 1
+        self._detection.pending.insert(0, o)
+
+    @property
     def memory_us(self) -> int | None:
         """Time span of the state kept, in microseconds; None: without bound."""
         return self._detection.detector.memory_us
@@ -544,6 +579,8 @@ class Subscription:
             state: dict[str, Any] = {"detector": self._detection.detector.state()}
         if self._detection.pending:
             state["in_hand"] = [encode(o) for o in self._detection.pending]
+        if self._detection.source:
+            state["source"], state["taken"] = self._detection.source, self._detection.taken_count
         return state
 
     def written(self) -> None:
@@ -559,6 +596,8 @@ class Subscription:
             detector = self._detection.renewed()
             if state is not None:
                 detector.restore(state["detector"])
+                self._detection.source = state.get("source", "")
+                self._detection.taken_count = state.get("taken", 0)
             self._detection.detector = detector
             self._detection.pending = pending
             self._detection.is_changed = False

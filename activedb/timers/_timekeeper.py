@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from activedb.clock import Clock, in_microseconds, moment_of
 from activedb.errors import ActiveDBError, BadEvent
@@ -22,6 +24,7 @@ from activedb.firing import (
     moment_in,
 )
 from activedb.rules import Catalog, Rule, Subscription
+from activedb.store.journals import CLOCK_RUN
 from activedb.transactions import Forest, Run, TransactionNode, lock_detector
 
 if TYPE_CHECKING:
@@ -81,6 +84,10 @@ class Timekeeper:
         # Moments that came while another thread was working on the rule.
         self._again: dict[object, list[int]] = {}
         self._woken = threading.Event()
+        # Sources of matches that are known here; and the run of each rule's last match, which is
+        # repeated if it was given up.
+        self._sources: set[str] = set()
+        self._runs: WeakKeyDictionary[object, Run] = WeakKeyDictionary()
         self._is_closed = False
         self._thread: threading.Thread | None = None
 
@@ -277,10 +284,17 @@ class Timekeeper:
     # -- one match -------------------------------------------------------------------------
 
     def _do_next(self, subscription: Subscription, due_us: int) -> bool:
-        """Let time complete the next match, and run its rule; return False if none is due."""
+        """Let time complete the next match, and run its rule; return False if none is due.
+
+        After a crash the match is repeated, under the same name.
+        """
+        self._begin_naming(subscription)
+        name = f"{CLOCK_RUN}{subscription.next_match}"
 
         def work(t: TransactionNode) -> bool:
             lock_detector(t, subscription.rule.name)
+            if name != f"{CLOCK_RUN}{subscription.next_match}":
+                return True  # the state of another process was adopted meanwhile
             if self._lines.stream_of(subscription) is not None:  # declared since
                 return False
             if not subscription.pending:
@@ -299,8 +313,23 @@ class Timekeeper:
             self._triggering.feeding.take(t, subscription)
             return True
 
-        run = Run(is_retried=True, isolation=self._forest.settings.isolation)
-        return self._forest.run(work, run)
+        run = self._runs.get(subscription.detection)
+        if run is None or run.name != name:
+            isolation = self._forest.settings.isolation
+            run = Run(name=name, is_batch=True, is_retried=True, isolation=isolation)
+            self._runs[subscription.detection] = run
+        source = f"{CLOCK_RUN}{subscription.source}"
+        return self._launcher.batch_firings.run_whole(self._forest, run, work, source=source)
+
+    def _begin_naming(self, subscription: Subscription) -> None:
+        """Name the source of a rule's matches, or find what an ended process did in its name."""
+        source = subscription.source
+        if not source:
+            source = secrets.token_hex(8)
+            subscription.begin_naming(source)
+        elif source not in self._sources:
+            self._launcher.batch_firings.remember_done(f"{CLOCK_RUN}{source}/")
+        self._sources.add(source)
 
     def _advance(self, t: TransactionNode, subscription: Subscription, last_us: int) -> None:
         """Advance the detector until a match is complete, at most to `last_us`.

@@ -16,7 +16,9 @@ from tests.drawing import drawn
 from tests.ledger import EPOCH, open_ledger
 
 if TYPE_CHECKING:
-    from activedb import Occurrence, SimulatedClock, Transaction
+    from collections.abc import Callable
+
+    from activedb import Database, Occurrence, SimulatedClock, Transaction
     from tests.databases import Place
     from tests.ledger import Ledger
 
@@ -108,7 +110,7 @@ def play(where: Place, conflicts: Conflicts, **settings: Any) -> dict[str, Any]:
         clock.advance(0.5)  # what was given up for now is tried again
         db.recover()
         return not db._launcher._left() and all(
-            s.due_us is None or s.due_us > clock.now().timestamp() * 1_000_000
+            not s.pending and (s.due_us is None or s.due_us > clock.now().timestamp() * 1_000_000)
             for entry in map(db._catalog.entry, [rule.name for rule in db._catalog])
             for s in ([] if entry is None else [entry.subscription])
         )
@@ -134,7 +136,7 @@ def pass_time(clock: SimulatedClock, seconds: float) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("retries_max", [10])
+@pytest.mark.parametrize("retries_max", [0, 10])
 @pytest.mark.parametrize("point", POINTS)
 def test_moments_of_the_clock_with_a_conflict_have_the_outcome_of_undisturbed_ones(
     where: Place, point: str, retries_max: int
@@ -154,3 +156,58 @@ def test_moments_of_the_clock_with_a_conflict_have_the_outcome_of_undisturbed_on
         with where.another() as other:
             found = play(other, Conflicts(point, number), retries_max=retries_max)
         assert found == expected, (point, number)
+
+
+@pytest.mark.parametrize("cut_off", ["the process", "one process of two"])
+@pytest.mark.parametrize("depth", ["tick", "rule of a tick", "rule of a rule of a tick"])
+def test_detached_rule_of_a_moment_that_was_cut_off_takes_effect_once(
+    there: Place, depth: str, cut_off: str
+) -> None:
+    """A rule that has ended, of a moment not committed, which another process repeats."""
+    clock = adb.SimulatedClock(EPOCH)
+
+    def begin() -> Ledger:
+        db = there.open(clock=clock, retries_max=0)
+        ledger = open_ledger(db)
+        on: adb.Expression = adb.every(60)
+        if depth == "rule of a tick":
+            db.rule(on=on, name="first")(lambda t, o: db.signal("NEXT"))
+            on = adb.event("NEXT")
+        elif depth == "rule of a rule of a tick":
+            db.rule(on=on, name="first", coupling="detached")(lambda t, o: db.signal("NEXT"))
+            on = adb.event("NEXT")
+        db.rule(on=on, name="tick", coupling="detached")(lambda t, o: ledger.write(t, "tick"))
+        db.wait_idle()
+        return ledger
+
+    def cut(db: Database) -> Callable[..., None]:
+        def write_state(t: object, subscription: object) -> None:
+            assert db._launcher is not None
+            take = db._triggering.feeding.take
+
+            def after(*args: Any) -> None:
+                take(*args)
+                until(lambda: "tick" in first.lines())
+                raise SerializationConflict("the process ends here")
+
+            db._triggering.feeding.take = after  # type: ignore[method-assign]
+            real(t, subscription)  # type: ignore[arg-type]
+
+        real = db._triggering.kept.write_state
+        return write_state
+
+    first = begin()
+    other = begin() if cut_off == "one process of two" else None
+    first.db._triggering.kept.write_state = cut(first.db)  # type: ignore[method-assign]
+    clock.advance(60)
+    first.db.wait_idle()
+    if other is not None:
+        other.db.wait_idle()
+    first.db.close()
+    clock.advance(1)
+    again = begin()
+    again.db.recover()
+    again.db.wait_idle()
+    assert again.lines() == ["tick"] * (1 if other is None else 2)
+    # A rule below a rule may leave a row, which goes with the next moment.
+    assert [row for row in again.pending() if not row["done"]] == []

@@ -1,6 +1,14 @@
 """Rows of activedb itself: firings, streams, programs, workflows, decisions, staged batches."""
 
-from activedb.store.journals._firings import ABOVE, STREAM_RUN, WORKFLOW_RUN, FiringCounts, Journal
+from activedb.store.journals._firings import (
+    ABOVE,
+    CLOCK_RUN,
+    DECISION_RUN,
+    STREAM_RUN,
+    WORKFLOW_RUN,
+    FiringCounts,
+    Journal,
+)
 from activedb.store.journals._overview import (
     Overview,
     database_migrations,
@@ -33,6 +41,8 @@ from activedb.store.journals._workflows import (
 
 __all__ = [
     "ABOVE",
+    "CLOCK_RUN",
+    "DECISION_RUN",
     "STREAM_RUN",
     "WORKFLOW_RUN",
     "Adopted",

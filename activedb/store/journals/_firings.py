@@ -29,13 +29,27 @@ from activedb.store.server import Step, fetch, translate_errors
 from activedb.store.session import Store, Wakeups
 from activedb.store.system import dead_letters, pending_firings
 
-__all__ = ["ABOVE", "STREAM_RUN", "WORKFLOW_RUN", "FiringCounts", "Journal"]
+__all__ = [
+    "ABOVE",
+    "CLOCK_RUN",
+    "DECISION_RUN",
+    "STREAM_RUN",
+    "WORKFLOW_RUN",
+    "FiringCounts",
+    "Journal",
+]
 
 STREAM_RUN = "stream/"
 """Prefix of the names of runs of streams, which are replayed after a crash."""
 
 WORKFLOW_RUN = "workflow/"
 """Prefix of the names of runs of workflows' transactions, which are repeated after a crash."""
+
+CLOCK_RUN = "clock/"
+"""Prefix of the names of runs of moments of the clock, which are repeated after a crash."""
+
+DECISION_RUN = "decision/"
+"""Prefix of the names of runs that apply decisions, which are repeated after a crash."""
 
 ABOVE = "above"
 """Key in the occurrence of a firing with a name that was too long, triggered by an unrecorded one.
@@ -44,6 +58,7 @@ The value has the names of what is above it, the nearest first, up to the first 
 in each line.
 """
 
+_REPEATED = (STREAM_RUN, WORKFLOW_RUN, CLOCK_RUN, DECISION_RUN)
 _NAMES_MAX = 1_000  # in one statement
 _TOGETHER_MAX = 20  # firings recorded by single statements in one message
 
@@ -415,7 +430,7 @@ class Journal:
 
         The nearest firing above it that has a row decides: it is repeated unless it is done. It is
         locked until the end of the transaction, so it cannot be done meanwhile. If there is none,
-        and the process that triggered this firing is dead, a stream or a workflow may repeat it.
+        and the process that triggered this firing is dead, a batch may repeat it.
         """
         if not _is_of_firing(firing):
             return False
@@ -425,7 +440,7 @@ class Journal:
         is_done = connection.execute(above.with_for_update(read=True)).scalar()
         if is_done is not None:
             return not is_done
-        is_of_batch = firing["firing"].startswith((STREAM_RUN, WORKFLOW_RUN))
+        is_of_batch = firing["firing"].startswith(_REPEATED)
         return is_of_batch and bool(firing.get("is_inherited"))
 
     def forget_done(self, connection: Connection, firings: Sequence[str]) -> set[str]:
@@ -451,9 +466,10 @@ class Journal:
     def forget_left(self) -> None:
         """Delete done rows that dead processes have left, in a separate transaction. O(rows).
 
-        Those below unfinished firings stay, and those of streams and workflows, which `prune`
-        deletes. A process that has only lost its lease does not need its rows: while it lives, it
-        remembers what its unfinished runs have triggered.
+        Those below unfinished firings stay, and those of batches that may be repeated: `prune`
+        deletes those of streams and workflows, and the commit of any other batch its own. A process
+        that has only lost its lease does not need its rows: while it lives, it remembers what its
+        unfinished runs have triggered.
         """
         if not self._store.is_shared:
             return
@@ -462,7 +478,7 @@ class Journal:
             holders = select(c.holder).where(c.done, c.holder.is_not(None)).distinct()
             dead = lease.dead(connection, list(connection.execute(holders).scalars()))
             is_left = c.done & (c.holder.is_(None) | c.holder.in_(dead))
-            for prefix in (STREAM_RUN, WORKFLOW_RUN):
+            for prefix in _REPEATED:
                 is_left &= ~c.run.startswith(prefix)
             connection.execute(delete(pending_firings).where(is_left, ~_is_below_pending()))
 
@@ -475,12 +491,16 @@ class Journal:
             Name of the runs of a stream all of whose batches have committed. The names of the
             firings that they have triggered, and that have triggered others, begin with it.
         """
+        with translate_errors("forget done firings"), self._store.short() as connection:
+            self.prune_on(connection, run)
+
+    def prune_on(self, connection: Connection, run: str) -> None:
+        """Delete the done firings of runs that have ended, with a commit; see `prune`."""
         c = pending_firings.c
         is_below = c.run.startswith(f"{run}/", autoescape=True)
         is_below |= c.run.startswith(f"{run}#", autoescape=True)
         of_rules = is_below & c.run.contains("#") & ~_is_below_pending()
-        with translate_errors("forget done firings"), self._store.short() as connection:
-            connection.execute(delete(pending_firings).where((c.run == run) | of_rules, c.done))
+        connection.execute(delete(pending_firings).where((c.run == run) | of_rules, c.done))
 
     def move_to_dead_letters(
         self,
