@@ -46,7 +46,7 @@ class TriggerContext:
     intents : set of str
         Names of the firings of exclusive rules below it; the top-level commit erases them.
     events : int
-        Number of events that have triggered rules in it; used in the names of firings.
+        Number of events that have triggered rules in it; used in the names of lines of firings.
     next_level : list of Triggered
         Breadth-first order: rules triggered in it or below, for the level after that of the rule
         around it.

@@ -190,7 +190,7 @@ def test_detached_rule_of_a_moment_that_was_cut_off_takes_effect_once(
                 until(lambda: "tick" in first.lines())
                 raise SerializationConflict("the process ends here")
 
-            db._triggering.feeding.take = after  # type: ignore[method-assign]
+            db._triggering.feeding.take = after  # type: ignore[method-assign,assignment]
             real(t, subscription)  # type: ignore[arg-type]
 
         real = db._triggering.kept.write_state
