@@ -310,12 +310,11 @@ class Hierarchy:
         locked: LockedRows | None = None,
     ) -> list[Any]:
         """Return rows of a SELECT over the committed state overlaid with `dirty`; see `Session`."""
-        with self.latch:
-            committed = {
-                spec: self.base.of(spec).rows
-                for spec, rows in dirty.items()
-                if rows and spec.inexact
-            }
+        committed = {}
+        inexact = [spec for spec, rows in dirty.items() if rows and spec.inexact]
+        if inexact:  # else no wait for a sibling that reads
+            with self.latch:
+                committed = {spec: self.base.of(spec).rows for spec in inexact}
         return self.session.query(statement, tables, dirty, parameters, locked, committed)
 
     def look_up(self, question: Callable[[Session], T]) -> T:
