@@ -306,7 +306,7 @@ class Subscription:
     is_stateful : bool
         True if the detector keeps state.
     is_replayable : bool
-        True if its state follows from the last events alone, in any order.
+        True if its state follows from the last retained events alone, in any order.
     is_exclusive : bool
         True if one hierarchy at a time may feed it, until that hierarchy ends: the occurrences that
         one event has consumed, or its decisions, must be certain before the next event is
@@ -359,7 +359,9 @@ class Subscription:
             self._detection = detecting._detection
         detector = self._detection.detector
         self.is_stateful = detector.is_stateful
-        self.is_replayable = detector.is_replayable
+        # Late events are not retained to be fed again.
+        takes_late = any(kind == "late" for kind, _ in self.keys)
+        self.is_replayable = detector.is_replayable and not takes_late
         self.is_timed = detector.is_timed
         self.reads = detector.reads
         self.is_exclusive = self.is_stateful and not self.is_replayable

@@ -17,7 +17,7 @@ from activedb.errors import (
     SerializationConflict,
 )
 from activedb.streams import AtomicBatch
-from tests.ledger import Rows, at, declare, event, open_ledger
+from tests.ledger import EPOCH, Rows, at, declare, event, open_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -413,6 +413,39 @@ def test_restart_keeps_the_state_of_patterns(where: Place, restart_after: int) -
             stream = prepare(ledger)
         stream.feed(events, punctuation=at(punctuation))
     assert ledger.lines() == ["1: A1", "1: A3", "1: A1", "1: A3"]
+
+
+@pytest.mark.parametrize("restart_after", [1, 2, 3])
+def test_restart_keeps_late_events_in_the_state_of_patterns(
+    where: Place, restart_after: int
+) -> None:
+    if where.is_memory:
+        pytest.skip("memory keeps nothing")
+    batches = [
+        ([event("A", 5, n=5)], 6),
+        ([event("A", 1, n=1), event("B", 7)], 8),
+        ([event("A", 2, n=2)], 9),
+        ([event("B", 10)], 11),
+    ]
+    ledger = open_ledger(where.open())
+
+    def prepare(ledger: Ledger) -> Stream:
+        stream = declare(ledger.db)
+
+        @ledger.db.rule(on=adb.seq(adb.late(stream.name, alias="late"), adb.event("B")))
+        def pattern(t: Transaction, o: Occurrence) -> None:
+            late = o.parts["late"].us / 1_000_000 - EPOCH.timestamp()
+            ledger.write(t, f"late {late:g}, B{o.us / 1_000_000 - EPOCH.timestamp():g}")
+
+        return stream
+
+    stream = prepare(ledger)
+    for number, (events, punctuation) in enumerate(batches):
+        if number == restart_after:
+            ledger = reopen(where, ledger)
+            stream = prepare(ledger)
+        stream.feed(events, punctuation=at(punctuation))
+    assert ledger.lines() == ["late 6, B7", "late 6, B10", "late 8, B10"]
 
 
 def test_two_databases_cannot_both_feed_a_stream(where: Place) -> None:

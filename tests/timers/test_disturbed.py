@@ -77,7 +77,7 @@ def define(ledger: Ledger) -> None:
 
     for coupling in COUPLINGS:
         fire(f"tick {coupling}", adb.every(15), coupling=coupling)
-    fire("fails", adb.every(20))
+    fire("fails", adb.every(30))
     fire("below", adb.inserted(ledger.facts), coupling="detached")
     fire("instead", adb.inserted(ledger.facts), coupling="exclusive")
     fire("silence", adb.seq(A, ~B).within(5), coupling="detached")
@@ -97,7 +97,7 @@ def define(ledger: Ledger) -> None:
 def play(where: Place, conflicts: Conflicts, **settings: Any) -> dict[str, Any]:
     """Let time pass over the rules; return everything that is to be seen afterwards."""
     clock = adb.SimulatedClock(EPOCH)
-    db = where.open(clock=clock, **settings)
+    db = where.open(clock=clock, restart_pause_ms=1, restart_pause_ms_max=1, **settings)
     ledger = open_ledger(db)
     define(ledger)
     db.wait_idle()
@@ -107,7 +107,7 @@ def play(where: Place, conflicts: Conflicts, **settings: Any) -> dict[str, Any]:
     db._store.trigger = conflicts.trigger
 
     def is_over() -> bool:
-        clock.advance(0.5)  # what was given up for now is tried again
+        clock.advance(0.001)  # what was given up for now is tried again; no later moment is due
         db.recover()
         return not db._launcher._left() and all(
             not s.pending and (s.due_us is None or s.due_us > clock.now().timestamp() * 1_000_000)
