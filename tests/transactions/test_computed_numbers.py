@@ -193,7 +193,12 @@ def stored(db: adb.Database, table: Table, statement: Any, *, is_plain: bool) ->
         return "refused"
     with db.connection() as connection:
         rows = connection.execute(select(table).order_by(table.c.id))
-        return [tuple(map(repr, row)) for row in rows]
+        return [tuple(map(_written, row)) for row in rows]
+
+
+def _written(value: Any) -> str:
+    # A decimal is sent as NUMERIC, which has no -0: a double that is read as one is stored as 0.
+    return repr(abs(value) if isinstance(value, Decimal) and value.is_zero() else value)
 
 
 def check(db: adb.Database, tables: tuple[Table, Table], made: Callable[[Table], Any]) -> Any:
