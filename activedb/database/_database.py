@@ -764,10 +764,11 @@ class Database:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
+            public = [known for known in dir(self) if not known.startswith("_")]
             raise AttributeError(
                 f"db.{name} is now {_MOVED[name]}"
                 if name in _MOVED
-                else f"a database has no {name!r}; {did_you_mean(name, dir(self))}",
+                else f"a database has no {name!r}; {did_you_mean(name, public)}",
                 name=name,
                 obj=self,
             )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 from activedb.events import (
@@ -31,6 +31,7 @@ from activedb.transactions import Transaction
 
 __all__ = ["PARTIALS_MAX", "Demand", "Sharing", "Subscription", "Taken", "demands_of"]
 
+T = TypeVar("T")
 
 _TEXTS = frozenset((str,))
 _NUMBERS = frozenset((int, float, bool, Decimal))
@@ -178,6 +179,15 @@ class Sharing:
         self.wholes: WeakValueDictionary[Expression, _SharedDetector] = WeakValueDictionary()
 
 
+class _Figures(NamedTuple):
+    """Figures of a detector at one moment, named as its attributes."""
+
+    partials: int
+    dropped: int
+    truncated: int
+    due_us: int | None
+
+
 class _SharedDetector:
     """Detector with its latch, and the state that versions of the rule share.
 
@@ -192,6 +202,8 @@ class _SharedDetector:
     network : Network or None
         Network in which the detector shares.
     latch : threading.Lock
+        Held during a step. If the detector reads the store, the step may wait for a row; what may
+        be asked meanwhile, without the rule's lock, does not wait for this latch.
     is_changed : bool
         True if the state may differ from the last one written; set by every feed and advance.
     pending : list of Occurrence
@@ -210,6 +222,7 @@ class _SharedDetector:
 
     __slots__ = (
         "__weakref__",
+        "_before",
         "_make",
         "detector",
         "is_changed",
@@ -240,6 +253,22 @@ class _SharedDetector:
         self.newest_us = 0
         self.kept_in_columns = 0
         self.open: dict[str, Undecided] = {}
+        self._before = _Figures(0, 0, 0, None)
+
+    def begin(self) -> None:
+        """Begin a step. REQUIRES: ``latch``."""
+        if self.detector.reads:
+            of = self.detector
+            self._before = _Figures(of.partials, of.dropped, of.truncated, of.due_us)
+
+    def ask(self, figure: Callable[[Detector | _Figures], T]) -> T:
+        """Return a figure; the one before the step in progress, if that may wait for a row."""
+        if not self.latch.acquire(blocking=not self.detector.reads):
+            return figure(self._before)
+        try:
+            return figure(self.detector)
+        finally:
+            self.latch.release()
 
     def taken(self, matches: list[Occurrence], *, is_kept: bool = True) -> Taken:
         """Return a step's matches, and choices opened and closed. REQUIRES: ``latch``."""
@@ -439,26 +468,22 @@ class Subscription:
     @property
     def partials(self) -> int:
         """Number of occurrences kept because they may become part of a match."""
-        with self._detection.latch:
-            return self._detection.detector.partials + self._detection.kept_in_columns
+        return self._detection.ask(lambda of: of.partials) + self._detection.kept_in_columns
 
     @property
     def dropped(self) -> int:
         """Number of occurrences dropped because there were too many."""
-        with self._detection.latch:
-            return self._detection.detector.dropped
+        return self._detection.ask(lambda of: of.dropped)
 
     @property
     def truncated(self) -> int:
         """Number of events for which matches were left out because there were too many."""
-        with self._detection.latch:
-            return self._detection.detector.truncated
+        return self._detection.ask(lambda of: of.truncated)
 
     @property
     def due_us(self) -> int | None:
         """Time at which time alone completes a match or decides a choice; None: never."""
-        with self._detection.latch:
-            return self._detection.detector.due_us
+        return self._detection.ask(lambda of: of.due_us)
 
     @property
     def newest_us(self) -> int:
@@ -504,6 +529,7 @@ class Subscription:
             with detection.latch:
                 return Taken(detection.detector.feed(o), is_kept=False)
         with detection.latch:
+            detection.begin()
             detector = detection.detector
             if contemporaries:
                 contemporaries = [other for other in contemporaries if detector.accepts(other)]
@@ -522,6 +548,7 @@ class Subscription:
         """Advance the detector's time: no event before `us` will be fed."""
         detection = self._detection
         with detection.latch:
+            detection.begin()
             detection.is_changed = True
             return detection.taken(detection.detector.advance(us, reader))
 
@@ -557,6 +584,7 @@ class Subscription:
         """
         detection = self._detection
         with detection.latch:
+            detection.begin()
             detection.is_changed = True
             matches = detection.detector.resolve(identity, chosen, reader)
             detection.open.pop(identity, None)
@@ -568,12 +596,21 @@ class Subscription:
             self._detection.detector.withdraw(o)
             self._detection.look()
 
-    def trim(self, before_us: int) -> None:
-        """Drop occurrences that no match at or after `before_us` can need."""
-        with self._detection.latch:
-            self._detection.detector.trim(before_us)
-            if self._detection.open:
-                self._detection.look()
+    def trim(self, before_us: int) -> bool:
+        """Drop occurrences that no match at or after `before_us` can need.
+
+        Return False, with nothing done, if a step is in progress that may wait for a row.
+        """
+        detection = self._detection
+        if not detection.latch.acquire(blocking=not self.reads):
+            return False
+        try:
+            detection.detector.trim(before_us)
+            if detection.open:
+                detection.look()
+        finally:
+            detection.latch.release()
+        return True
 
     def state(self) -> dict[str, Any]:
         """Return the state for `restore`; raise `BadEvent` if it cannot be serialised."""

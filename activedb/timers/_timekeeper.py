@@ -415,7 +415,11 @@ class Timekeeper:
         before_us = subscription.newest_us
         if before_us == newest_us:  # no event since the last look
             before_us += now_us - looked_us
-        subscription.trim(before_us)
+        if not subscription.trim(before_us):
+            with self._latch:
+                self._looked.setdefault(subscription.detection, (looked_us, newest_us))
+            self._set(self._expiring, subscription, now_us + _AGAIN_AFTER_US)
+            return
         self._forget(subscription, before_us - (subscription.memory_us or 0))
         if subscription.partials:
             self.moved(subscription)

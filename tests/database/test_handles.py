@@ -32,6 +32,8 @@ def test_earlier_name_says_what_has_taken_its_place(db: adb.Database, name: str)
 def test_unknown_name_suggests_a_near_one(db: adb.Database) -> None:
     with pytest.raises(AttributeError, match=r"no 'signals'; did you mean 'signal'"):
         db.signals  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match=r"no 'frobnicate'; there are 'admin', "):
+        db.frobnicate  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_dead_letters_are_listed_not_called(db: adb.Database) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import activedb as adb
-from tests.databases import until
+from tests.databases import PATIENCE_S, in_thread, lock_waits, until
 from tests.ledger import EPOCH, at, open_ledger
 
 if TYPE_CHECKING:
@@ -422,3 +422,32 @@ def test_database_closes_while_a_rule_cannot_keep_up_with_its_clock(timed: Timed
     until(lambda: timed.db.admin.counters().get("rules_fired", 0) > 3)
     timed.db.close()
     assert not timed.thread.is_alive()
+
+
+def test_predicate_that_waits_for_a_row_stops_no_clock_and_no_figures(timed: Timed) -> None:
+    """The expiry of what its detector keeps is due meanwhile."""
+    db, a = timed.db, timed.ledger.accounts
+
+    def is_low(t: Transaction, parts: Any) -> bool:
+        row = t.get(a, 1)
+        return row is not None and row["balance"] < 50
+
+    timed.on("pair", adb.seq(adb.event("A"), adb.event("B")).within(10).reading(is_low))
+    timed.on("every", adb.every(20))
+    with db.transaction() as t:
+        t.insert(a, {"id": 1, "balance": 90})
+    timed.go_on(1)
+    db.signal("A")
+    timed.go_on(1)
+    with db.transaction() as t:
+        t.update(a, 1, balance=10)
+        waiting = in_thread(db.signal, "B")
+        until(lambda: lock_waits(db))
+        timed.clock.advance(30)
+        until(lambda: db.admin.counters().get("rules_fired"))
+        db.wait_idle()
+    waiting.result(PATIENCE_S)
+    assert sorted(timed.go_on(0)) == ["every at 20", "pair at 2"]
+    timed.go_on(20)  # the first look notices that B has come
+    timed.go_on(20)
+    until(lambda: db.rules["pair"].partials == 0)
