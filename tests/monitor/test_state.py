@@ -80,29 +80,6 @@ def test_state_forest_that_is_too_large_shows_the_oldest_hierarchies(memory: Any
     assert watched.state()["forest"]["total"] == 0
 
 
-def test_state_is_shown_while_a_predicate_waits_for_a_row(watched: Watched) -> None:
-    db = watched.db
-
-    def is_low(t: adb.Transaction, parts: Any) -> bool:
-        row = t.get(watched.accounts, 1)
-        return row is not None and row["balance"] < 5
-
-    @db.rule(on=adb.seq(adb.event("A"), adb.event("B")).reading(is_low))
-    def pair(t: adb.Transaction, o: adb.Occurrence) -> None:
-        t.update(watched.accounts, 2, balance=0)
-
-    db.signal("A")
-    with db.transaction() as t:
-        t.update(watched.accounts, 1, balance=1)
-        waiting = in_thread(db.signal, "B")
-        until(lambda: watched.state()["locks"]["queue"])
-        state = watched.state()
-        assert [(rule["name"], rule["partials"]) for rule in state["rules"]] == [("pair", 1)]
-        assert state["counters"]["partials"] == 1
-    waiting.result(PATIENCE_S)
-    assert [rule["fired"] for rule in watched.state()["rules"]] == [1]
-
-
 def test_state_locks_tells_holders_and_who_waits(watched: Watched) -> None:
     go_on, has_it = threading.Event(), threading.Event()
 
