@@ -179,7 +179,7 @@ class Sharing:
         self.wholes: WeakValueDictionary[Expression, _SharedDetector] = WeakValueDictionary()
 
 
-class _Figures(NamedTuple):
+class _FiguresBefore(NamedTuple):
     """Figures of a detector at one moment, named as its attributes."""
 
     partials: int
@@ -253,15 +253,15 @@ class _SharedDetector:
         self.newest_us = 0
         self.kept_in_columns = 0
         self.open: dict[str, Undecided] = {}
-        self._before = _Figures(0, 0, 0, None)
+        self._before = _FiguresBefore(0, 0, 0, None)
 
     def begin(self) -> None:
         """Begin a step. REQUIRES: ``latch``."""
         if self.detector.reads:
             of = self.detector
-            self._before = _Figures(of.partials, of.dropped, of.truncated, of.due_us)
+            self._before = _FiguresBefore(of.partials, of.dropped, of.truncated, of.due_us)
 
-    def ask(self, figure: Callable[[Detector | _Figures], T]) -> T:
+    def ask(self, figure: Callable[[Detector | _FiguresBefore], T]) -> T:
         """Return a figure; the one before the step in progress, if that may wait for a row."""
         if not self.latch.acquire(blocking=not self.detector.reads):
             return figure(self._before)

@@ -19,20 +19,17 @@ from activedb.store.sql._key_locks import (
 )
 from activedb.store.sql._orm import listen_to_flushes, named_rows, rows_of
 from activedb.store.sql._overlay import Dirty, LockedRows, Sphere, Unlocked, tables_of
+from activedb.store.sql._pinned_keys import LockingRead, PinnedKeys, pinned_keys, plan_locks
 from activedb.store.sql._restrictions import KEYS_PINNED_MAX, restricted_keys
 from activedb.store.sql._server_types import SERVER_TYPES
 from activedb.store.sql._statements import (
-    LockingRead,
     Parameters,
-    PinnedKeys,
     SqlPiece,
     StatementPlan,
     delete_of,
     insert_of,
     insert_of_rows,
     numbering,
-    pinned_keys,
-    plan_locks,
     plan_write,
     rows_by_default,
     select_of,
