@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from activedb.monitor._extras import needed
 from activedb.monitor._source import Subject
-from activedb.store.journals import CLOCK_RUN, DECISION_RUN
+from activedb.store.journals import BatchKind
 from activedb.transactions import Observer, State, TransactionNode
 
 if TYPE_CHECKING:
@@ -197,9 +197,8 @@ def _name(t: TransactionNode) -> str:
         return f"rule {t.rule}"
     if t.parent is not None:
         return "subtransaction"
-    run = t.hierarchy.run
-    is_single = run.name.startswith((CLOCK_RUN, DECISION_RUN))
-    return "batch" if run.is_batch and not is_single else "transaction"
+    is_batch = t.hierarchy.run.batch in (BatchKind.STREAM, BatchKind.WORKFLOW)
+    return "batch" if is_batch else "transaction"
 
 
 def _kinds(error: BaseException | None) -> str:

@@ -24,7 +24,7 @@ from activedb.firing import (
     moment_in,
 )
 from activedb.rules import Catalog, Rule, Subscription
-from activedb.store.journals import CLOCK_RUN
+from activedb.store.journals import BatchKind
 from activedb.transactions import Forest, Run, TransactionNode, lock_detector
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ __all__ = ["Timekeeper"]
 
 _LOG = logging.getLogger(__name__)
 _LAST_US = in_microseconds(datetime.max.replace(tzinfo=UTC))
+_PREFIX = BatchKind.CLOCK.prefix
 _AGAIN_AFTER_US = 1_000_000  # retry after a conflict with other transactions
 
 
@@ -289,11 +290,11 @@ class Timekeeper:
         After a crash the match is repeated, under the same name.
         """
         self._begin_naming(subscription)
-        name = f"{CLOCK_RUN}{subscription.next_match}"
+        name = f"{_PREFIX}{subscription.next_match}"
 
         def work(t: TransactionNode) -> bool:
             lock_detector(t, subscription.rule.name)
-            if name != f"{CLOCK_RUN}{subscription.next_match}":
+            if name != f"{_PREFIX}{subscription.next_match}":
                 return True  # the state of another process was adopted meanwhile
             if self._lines.stream_of(subscription) is not None:  # declared since
                 return False
@@ -316,9 +317,9 @@ class Timekeeper:
         run = self._runs.get(subscription.detection)
         if run is None or run.name != name:
             isolation = self._forest.settings.isolation
-            run = Run(name=name, is_batch=True, is_retried=True, isolation=isolation)
+            run = Run(name=name, batch=BatchKind.CLOCK, is_retried=True, isolation=isolation)
             self._runs[subscription.detection] = run
-        source = f"{CLOCK_RUN}{subscription.source}"
+        source = f"{_PREFIX}{subscription.source}"
         return self._launcher.batch_firings.run_whole(self._forest, run, work, source=source)
 
     def _begin_naming(self, subscription: Subscription) -> None:
@@ -328,7 +329,7 @@ class Timekeeper:
             source = secrets.token_hex(8)
             subscription.begin_naming(source)
         elif source not in self._sources:
-            self._launcher.batch_firings.remember_done(f"{CLOCK_RUN}{source}/")
+            self._launcher.batch_firings.remember_done(f"{_PREFIX}{source}/")
         self._sources.add(source)
 
     def _advance(self, t: TransactionNode, subscription: Subscription, last_us: int) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from activedb.config import Isolation
+    from activedb.store.journals import BatchKind
     from activedb.store.sql import TableSpec
 
 __all__ = ["Run"]
@@ -46,8 +47,10 @@ class Run:
     ----------
     name : str
         Identity of the work; part of the names of detached firings.
-    is_batch, is_detached : bool
-        True if it is a batch of a stream, or a detached rule: both are repeated after a crash.
+    batch : BatchKind or None
+        Kind of batch, if it is one; a batch is repeated after a crash.
+    is_detached : bool
+        True if it is a detached rule, which is repeated after a crash, too.
     is_covered : bool
         True for a detached rule that is repeated after a crash because the run that triggered it
         is, and not because it is recorded.
@@ -89,7 +92,7 @@ class Run:
     """
 
     name: str = field(default_factory=_new_name)
-    is_batch: bool = False
+    batch: BatchKind | None = None
     is_detached: bool = False
     is_covered: bool = False
     above: tuple[str, ...] = ()
@@ -109,6 +112,11 @@ class Run:
     rule: str | None = None
     coupling: str | None = None
     origin: str | None = None
+
+    @property
+    def is_batch(self) -> bool:
+        """True if it is a batch."""
+        return self.batch is not None
 
     @classmethod
     def of_function(cls, function: object, isolation: Isolation) -> Run:

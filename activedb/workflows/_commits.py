@@ -32,7 +32,7 @@ from activedb.events import decode_params
 from activedb.firing import SYSTEMIC, Launcher
 from activedb.functions import checked_result, typed_text
 from activedb.spelling import listed
-from activedb.store.journals import WORKFLOW_RUN, WorkflowChanges, WorkflowJournal
+from activedb.store.journals import BatchKind, WorkflowChanges, WorkflowJournal
 from activedb.transactions import Forest, Run, Transaction, TransactionNode
 from activedb.workflows._definition import (
     Execution,
@@ -51,6 +51,7 @@ __all__ = ["Commits", "Compensating", "Record", "pieces_of"]
 T = TypeVar("T")
 
 _DETACHED_MAX = 10_000
+_PREFIX = BatchKind.WORKFLOW.prefix
 
 Record = Callable[[WorkflowState, WorkflowChanges], object]
 """Effect of a transaction on the state of its workflow, applied within its commit."""
@@ -106,7 +107,7 @@ class Commits:
         check_unchanged(self.name, kept.definition, definition)
         if kept.definition != definition:
             self._journal.redefine(definition)
-        self._launcher.batch_firings.remember_done(f"{WORKFLOW_RUN}{self.name}/", self._redoable)
+        self._launcher.batch_firings.remember_done(f"{_PREFIX}{self.name}/", self._redoable)
         self.refresh()
 
     def _redoable(self) -> set[str]:
@@ -166,7 +167,7 @@ class Commits:
 
     def redone(self, name: str) -> Run:
         """Return a run that is repeated after a crash, under the same name."""
-        return Run(name=f"{WORKFLOW_RUN}{self.name}/{name}", is_batch=True)
+        return Run(name=f"{_PREFIX}{self.name}/{name}", batch=BatchKind.WORKFLOW)
 
     def run(self, run: Run, work: Callable[[TransactionNode], Record | None]) -> None:
         """Run a transaction of the workflow, with the usual retries.

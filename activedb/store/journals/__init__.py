@@ -2,10 +2,7 @@
 
 from activedb.store.journals._firings import (
     ABOVE,
-    CLOCK_RUN,
-    DECISION_RUN,
-    STREAM_RUN,
-    WORKFLOW_RUN,
+    BatchKind,
     FiringCounts,
     Journal,
 )
@@ -41,11 +38,8 @@ from activedb.store.journals._workflows import (
 
 __all__ = [
     "ABOVE",
-    "CLOCK_RUN",
-    "DECISION_RUN",
-    "STREAM_RUN",
-    "WORKFLOW_RUN",
     "Adopted",
+    "BatchKind",
     "ColumnJournal",
     "ColumnNote",
     "DecisionRows",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -31,25 +32,25 @@ from activedb.store.system import dead_letters, pending_firings
 
 __all__ = [
     "ABOVE",
-    "CLOCK_RUN",
-    "DECISION_RUN",
-    "STREAM_RUN",
-    "WORKFLOW_RUN",
+    "BatchKind",
     "FiringCounts",
     "Journal",
 ]
 
-STREAM_RUN = "stream/"
-"""Prefix of the names of runs of streams, which are replayed after a crash."""
 
-WORKFLOW_RUN = "workflow/"
-"""Prefix of the names of runs of workflows' transactions, which are repeated after a crash."""
+class BatchKind(StrEnum):
+    """Kind of a batch: of work that is repeated after a crash, under the same name."""
 
-CLOCK_RUN = "clock/"
-"""Prefix of the names of runs of moments of the clock, which are repeated after a crash."""
+    STREAM = "stream"  # parts of a stream
+    WORKFLOW = "workflow"  # a transaction of a workflow
+    CLOCK = "clock"  # a moment of the clock
+    DECISION = "decision"  # a decision that is applied
 
-DECISION_RUN = "decision/"
-"""Prefix of the names of runs that apply decisions, which are repeated after a crash."""
+    @property
+    def prefix(self) -> str:
+        """Beginning of the names of these batches, and of the firings that they trigger."""
+        return f"{self}/"
+
 
 ABOVE = "above"
 """Key in the occurrence of a firing with a name that was too long, triggered by an unrecorded one.
@@ -58,7 +59,7 @@ The value has the names of what is above it, the nearest first, up to the first 
 in each line.
 """
 
-_REPEATED = (STREAM_RUN, WORKFLOW_RUN, CLOCK_RUN, DECISION_RUN)
+_REPEATED = tuple([kind.prefix for kind in BatchKind])
 _NAMES_MAX = 1_000  # in one statement
 _TOGETHER_MAX = 20  # firings recorded by single statements in one message
 
