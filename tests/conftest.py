@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 
+from tests import jitter
 from tests.databases import join_threads
 from tests.patience import TEST_S
 
@@ -57,7 +58,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.hookimpl(tryfirst=True)  # before Hypothesis reads its options
 def pytest_configure(config: pytest.Config) -> None:
-    """Let Hypothesis draw from the same seed."""
+    """Let Hypothesis draw from the same seed; begin with the pauses between threads."""
+    if os.environ.get("ACTIVEDB_TEST_JITTER"):
+        jitter.install(int(_SEED))
     config.option.hypothesis_seed = _SEED
 
 
