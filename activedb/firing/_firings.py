@@ -281,12 +281,16 @@ class BatchFirings:
         with self._latch:
             return firing in self._unfinished and firing not in self._settled
 
-    def must_stay(self, firing: str) -> bool:
-        """Return whether a firing that ends now leaves a row: its batch may trigger it again."""
+    def end_of(self, firing: str) -> tuple[bool, bool]:
+        """Return whether a firing that ends now leaves a row, and whether it has one.
+
+        It leaves one that its batch may find if it triggers the firing again, or, if the firing
+        comes from another process, that one if it still runs it.
+        """
         with self._latch:
             stays = firing not in self._settled
             (self._staying.add if stays else self._staying.discard)(firing)
-            return stays
+            return stays, not (stays and firing in self._unfinished)
 
     def is_durable(self, firing: str) -> None:
         """Note that the outcome of a firing is durable: its batch need not record it any more."""

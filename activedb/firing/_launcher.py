@@ -46,7 +46,7 @@ from activedb.firing._triggering import Triggering
 from activedb.functions import typed_text
 from activedb.rules import Catalog, Rule
 from activedb.store.journals import Journal
-from activedb.transactions import Forest, TransactionNode, current_transaction, sleeping_for
+from activedb.transactions import Forest, Run, TransactionNode, current_transaction, sleeping_for
 from coupling import Coupling
 
 __all__ = ["Launcher"]
@@ -155,7 +155,7 @@ class Launcher:
             rows = {name: firing.row for name, firing in firings.items()}
             self.batch_firings.add(run, due, rows)
         elif firings:
-            new = firings.keys() if is_late else self._record(firings, is_here=is_here)
+            new = firings.keys() if is_late else self._record(firings, run, is_here=is_here)
             run.fired.update(due)
             firings = {name: firing for name, firing in firings.items() if name in new}
         for name, firing in firings.items():
@@ -168,8 +168,11 @@ class Launcher:
         with self._idle:
             return self._seen.setdefault(t, Counter())
 
-    def _record(self, firings: dict[str, RecordedFiring], *, is_here: bool) -> set[str]:
-        """Record firings of this process, or of any; return the new ones, to be started."""
+    def _record(self, firings: dict[str, RecordedFiring], run: Run, *, is_here: bool) -> set[str]:
+        """Record what a run triggers, for this process or any; return what is to be started."""
+        by = run.name if run.is_detached else None
+        is_early = self.triggering.run_ends.causal.is_unsettled(run)
+        is_recorded = not (is_early or self.batch_firings.is_unrecorded(run.name))
         rows = [firing.row for firing in firings.values()]
         with self._idle:
             # Registered early, so that a look for our firings does not start them, too.
@@ -178,7 +181,7 @@ class Launcher:
             self._recording.update(dict.fromkeys(ours))
         new: set[str] = set()
         try:
-            new = self.journal.record(rows, held=is_here)
+            new = self.journal.record(rows, held=is_here, by=by, is_recorded=is_recorded)
         except ConnectionLost:
             self.look()
             raise
@@ -744,7 +747,9 @@ class Launcher:
 
         def mark_done(connection: Any, *, in_snapshot: bool) -> None:
             lineage = self.journal.lineage(connection, row) if in_snapshot else None
-            is_first = self.journal.finish(connection, row, keep=self._must_stay(row))
+            keep, is_recorded = self._end_of(row)
+            is_first = self.journal.finish(connection, row, keep=keep, is_recorded=is_recorded)
+            self._check_end(row, is_recorded)
             if lineage is not None and lineage != self.journal.lineage_now(row):
                 raise SerializationConflict(
                     f"{row['firing']}: its record has changed since the snapshot of its "
@@ -761,16 +766,27 @@ class Launcher:
 
         return work
 
-    def _must_stay(self, row: dict[str, Any]) -> bool:
-        """Return whether the triggering work may be repeated and must find the firing done."""
+    def _end_of(self, row: dict[str, Any]) -> tuple[bool, bool]:
+        """Return whether the row of a firing that ends now stays, and whether it has one.
+
+        It stays if the triggering work may be repeated and must find the firing done.
+        """
         if not row["keep"]:
-            return False
+            return False, True
         if not is_of_firing(row["run"]):
-            return self.batch_firings.must_stay(row["firing"])
+            return self.batch_firings.end_of(row["firing"])
         if self.triggering.run_ends.causal.must_stay(row["firing"], row["run"]):
-            return True
+            return True, True
         # If the triggering firing is recorded, the journal itself decides.
-        return self.batch_firings.is_unfinished(row["run"])
+        return self.batch_firings.is_unfinished(row["run"]), True
+
+    def _check_end(self, row: dict[str, Any], is_recorded: bool) -> None:
+        """Raise `SerializationConflict` if a firing has ended as unrecorded and is not any more.
+
+        Then its batch has committed meanwhile, and another process may have ended it.
+        """
+        if not (is_recorded or self.batch_firings.is_unrecorded(row["firing"])):
+            raise SerializationConflict(f"the batch of {row['firing']} has committed meanwhile")
 
     def _is_durable(self, row: dict[str, Any]) -> None:
         """Note that the outcome of a firing is durable."""
@@ -787,11 +803,14 @@ class Launcher:
         is_first = True
         try:
             if firing.is_recorded:
+                keep, is_recorded = self._end_of(firing.row)
+
+                def also(connection: Any) -> None:
+                    self._check_end(firing.row, is_recorded)
+                    self.triggering.run_ends.giving_up(connection, run_name=firing.name)
+
                 is_first = self.journal.move_to_dead_letters(
-                    firing.row,
-                    letter,
-                    keep=self._must_stay(firing.row),
-                    also=partial(self.triggering.run_ends.giving_up, run_name=firing.name),
+                    firing.row, letter, keep=keep, is_recorded=is_recorded, also=also
                 )
             else:
                 self.journal.add_dead_letter(letter)

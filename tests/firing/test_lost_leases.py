@@ -68,17 +68,26 @@ class Process:
         raises: str = "",
         *,
         is_gated: bool = False,
+        begins_gated: bool = False,
+        fails: bool = False,
     ) -> None:
-        """Define a rule that writes its name, raises an event, and may wait before its end."""
+        """Define a rule that writes its name, and may wait, raise an event, wait, and fail."""
+
+        def wait() -> None:
+            self.at_gate.set()
+            assert self.gate.wait(PATIENCE_S)
 
         @self.ledger.db.rule(on=adb.event(on), coupling=coupling, name=name)
         def rule(t: Transaction, o: Occurrence) -> None:
+            if begins_gated:
+                wait()
             self.ledger.write(t, name)
             if raises:
                 self.ledger.db.signal(raises)
             if is_gated:
-                self.at_gate.set()
-                assert self.gate.wait(PATIENCE_S)
+                wait()
+            if fails:
+                raise ValueError("as it must")
 
     def end(self) -> None:
         """Let the firings at the gate end, and wait for all."""
@@ -96,6 +105,18 @@ def feed(process: Process, name: str, second: float) -> None:
 def of_stream(process: Process) -> Any:
     """Feed a stream, whose part triggers the first rule."""
     return in_thread(feed, process, "A", 1)
+
+
+def of_workflow(process: Process) -> Any:
+    """Feed a workflow, whose program triggers the first rule."""
+    db = process.ledger.db
+    workflow = db.workflow("flow", sources="calls")
+
+    @workflow.program(reads="calls")
+    def signal(t: Transaction, batch: Any) -> None:
+        db.signal("A")
+
+    return in_thread(db.workflows.open("flow").feed, "calls", [{"n": 1}])
 
 
 def of_signal(process: Process) -> Any:
@@ -163,6 +184,85 @@ def test_firing_in_two_processes_at_once_takes_effect_once(
     for process in (ours, other):
         process.ledger.db.recover()
     feed(ours, "B", 9)
+    assert ours.ledger.pending() == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("late", ["the process taken for dead", "the one that took over"])
+@pytest.mark.parametrize(
+    ("begin", "mode"),
+    [
+        (of_signal, "detached"),
+        (of_signal, "causal"),
+        (of_stream, "detached"),
+        (of_workflow, "detached"),
+    ],
+)
+def test_what_a_firing_triggers_after_another_process_has_ended_it_takes_effect_once(
+    there: Place, begin: Callable[[Process], Any], mode: str, late: str
+) -> None:
+    ours, other = (Process(open_ledger(there.open(threads=8))) for _ in range(2))
+    is_ours_late = late == "the process taken for dead"
+    for process in (ours, other):
+        is_late = is_ours_late is (process is ours)
+        process.rule("0", "A", mode, "B", is_gated=not is_late, begins_gated=is_late)
+        process.rule("1", "B")
+    if is_ours_late:
+        other.gate.set()
+    began = begin(ours)
+    assert ours.at_gate.wait(PATIENCE_S)
+    if not is_ours_late:
+        until(lambda: other.ledger.lines() == ["1"])
+    until(lambda: any(row["rule"] == "0" for row in ours.ledger.pending()))
+    taken_over(ours.ledger, other.ledger)
+    assert other.at_gate.wait(PATIENCE_S)
+    for process in (other, ours) if is_ours_late else (ours, other):
+        process.end()
+    began.result(PATIENCE_S)
+    for process in (ours, other):
+        process.end()
+    assert sorted(ours.ledger.lines()) == ["0", "1"]
+    assert ours.ledger.letters() == []
+    feed(ours, "C", 9)
+    assert ours.ledger.pending() == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("begin", [of_stream, of_workflow])
+def test_firing_is_ended_elsewhere_before_its_process_knows_that_its_batch_has_committed(
+    there: Place, begin: Callable[[Process], Any], fails: bool
+) -> None:
+    """The process stands still between the commit and the next step."""
+    ours, other = (Process(open_ledger(there.open(threads=8))) for _ in range(2))
+    for process in (ours, other):
+        process.rule("rule", "A", is_gated=True, fails=fails)
+    firings = ours.ledger.db._launcher.batch_firings
+    has_committed, go_on = threading.Event(), threading.Event()
+    committed, end_of = firings.committed, firings.end_of
+
+    def late(run: Any, **how: Any) -> None:
+        has_committed.set()
+        assert go_on.wait(PATIENCE_S)
+        committed(run, **how)
+
+    def early(firing: str) -> tuple[bool, bool]:
+        try:
+            return end_of(firing)
+        finally:
+            go_on.set()
+
+    firings.committed, firings.end_of = late, early  # type: ignore[method-assign]
+    began = begin(ours)
+    assert ours.at_gate.wait(PATIENCE_S)
+    assert has_committed.wait(PATIENCE_S)
+    taken_over(ours.ledger, other.ledger)
+    other.end()
+    ours.gate.set()
+    began.result(PATIENCE_S)
+    ours.end()
+    assert ours.ledger.lines() == ([] if fails else ["rule"])
+    assert len(ours.ledger.letters()) == fails
     assert ours.ledger.pending() == []
 
 

@@ -136,9 +136,31 @@ class Journal:
         """Return the wake-ups for a worker; raise `ConfigurationError` if there can be none."""
         return self._store.wakeups()
 
-    def record(self, firings: Iterable[Mapping[str, Any]], *, held: bool | None = None) -> set[str]:
-        """Record firings durably, in a separate transaction; see `record_on`."""
+    def record(
+        self,
+        firings: Iterable[Mapping[str, Any]],
+        *,
+        held: bool | None = None,
+        by: str | None = None,
+        is_recorded: bool = False,
+    ) -> set[str]:
+        """Record firings durably, in a separate transaction; see `record_on`.
+
+        Parameters
+        ----------
+        by : str, optional
+            Firing that triggers them. Nothing is recorded if another process has ended it: then it
+            has also started, and perhaps ended, what it triggers.
+        is_recorded : bool
+            Whether `by` has a row until it ends.
+        """
         with translate_errors("record detached rules"), self._store.short() as connection:
+            if by is not None and self._store.is_shared:
+                # Shared, until what it triggers is recorded; whoever ends it waits as long.
+                row = select(_C.done).where(_C.firing == by).with_for_update(read=True)
+                is_done = connection.execute(row).scalar()
+                if is_done or (is_done is None and is_recorded):
+                    return set()
             return self.record_on(connection, firings, held=held)
 
     def record_on(
@@ -362,7 +384,14 @@ class Journal:
         with translate_errors("read the done rules"), self._store.short() as connection:
             return {row.firing: row.run for row in connection.execute(statement)}
 
-    def finish(self, connection: Connection, firing: Mapping[str, Any], *, keep: bool) -> bool:
+    def finish(
+        self,
+        connection: Connection,
+        firing: Mapping[str, Any],
+        *,
+        keep: bool,
+        is_recorded: bool = True,
+    ) -> bool:
         """Mark a firing done within its own transaction; return False if it was done before.
 
         Done firings that it triggered itself are deleted: it will not trigger them again. So are
@@ -372,11 +401,15 @@ class Journal:
         Parameters
         ----------
         keep : bool
-            Leave a row marked done, recorded before or not. Otherwise the recorded row is deleted,
-            unless the firing that triggered it is not done yet and will look for the row.
+            Leave a row marked done. Otherwise the recorded row is deleted, unless the firing that
+            triggered it is not done yet and will look for the row.
+        is_recorded : bool
+            False for the firing of a batch that is not known to have committed: with `keep`, such
+            a firing need not have a row. If any other has none, another process has ended it.
         """
         over = {"name": firing["firing"], "own": self._store.lease.number}
-        return self._end(connection, firing, (_DELETE_OVER, over), keep=keep)
+        below = _DELETE_OVER, over
+        return self._end(connection, firing, below, keep=keep, is_recorded=is_recorded)
 
     def _end(
         self,
@@ -385,14 +418,14 @@ class Journal:
         below: Step,
         *,
         keep: bool,
+        is_recorded: bool,
     ) -> bool:
         """Mark a firing done, and delete those that it triggered and that are over: `below`."""
         # Locking downwards from the triggering firing avoids deadlocks, and a row is left if and
         # only if the firing above will delete it. A row that stays for the sake of this process
-        # keeps its holder, so that `forget_left` leaves it alone. Only a batch's firing may have no
-        # row yet; if any other has none, another process has ended it and has deleted the row.
+        # keeps its holder, so that `forget_left` leaves it alone.
         own = {"name": firing["firing"]}
-        if keep and not _is_of_firing(firing):
+        if keep and not is_recorded:
             row = {name: value for name, value in firing.items() if name in _C}
             marked = _flavour(connection)(pending_firings).values(**{**row, "done": True})
             marked = marked.on_conflict_do_update(
@@ -509,6 +542,7 @@ class Journal:
         letter: Mapping[str, Any],
         *,
         keep: bool,
+        is_recorded: bool = True,
         also: Callable[[Connection], None] = lambda connection: None,
     ) -> bool:
         """Turn a firing into a dead letter, in a separate transaction.
@@ -518,8 +552,8 @@ class Journal:
         """
         c = pending_firings.c
         with translate_errors("write a dead letter"), self._store.short() as connection:
-            done = {"name": firing["firing"]}
-            is_first = self._end(connection, firing, (_DELETE_DONE, done), keep=keep)
+            below = _DELETE_DONE, {"name": firing["firing"]}
+            is_first = self._end(connection, firing, below, keep=keep, is_recorded=is_recorded)
             if is_first:
                 self.write_letters(connection, [letter])
                 also(connection)
