@@ -46,7 +46,7 @@ from activedb.firing._triggering import Triggering
 from activedb.functions import typed_text
 from activedb.rules import Catalog, Rule
 from activedb.store.journals import Journal
-from activedb.transactions import Forest, Run, TransactionNode, current_transaction, sleeping_for
+from activedb.transactions import Forest, TransactionNode, current_transaction, sleeping_for
 from coupling import Coupling
 
 __all__ = ["Launcher"]
@@ -155,7 +155,7 @@ class Launcher:
             rows = {name: firing.row for name, firing in firings.items()}
             self.batch_firings.add(run, due, rows)
         elif firings:
-            new = firings.keys() if is_late else self._record(firings, run, is_here=is_here)
+            new = firings.keys() if is_late else self._record(firings, t, is_here=is_here)
             run.fired.update(due)
             firings = {name: firing for name, firing in firings.items() if name in new}
         for name, firing in firings.items():
@@ -168,11 +168,17 @@ class Launcher:
         with self._idle:
             return self._seen.setdefault(t, Counter())
 
-    def _record(self, firings: dict[str, RecordedFiring], run: Run, *, is_here: bool) -> set[str]:
-        """Record what a run triggers, for this process or any; return what is to be started."""
-        by = run.name if run.is_detached else None
+    def _record(
+        self, firings: dict[str, RecordedFiring], t: TransactionNode, *, is_here: bool
+    ) -> set[str]:
+        """Record what `t` triggers, for this process or any; return what is to be started.
+
+        Nothing is recorded if another process has ended the firing that `t` runs.
+        """
+        run = t.hierarchy.run
         is_early = self.triggering.run_ends.causal.is_unsettled(run)
-        is_recorded = not (is_early or self.batch_firings.is_unrecorded(run.name))
+        by = run.above[-1] if is_early and run.above else run.name  # that may be recorded
+        is_recorded = not self.batch_firings.is_unrecorded(by)
         rows = [firing.row for firing in firings.values()]
         with self._idle:
             # Registered early, so that a look for our firings does not start them, too.
@@ -181,7 +187,14 @@ class Launcher:
             self._recording.update(dict.fromkeys(ours))
         new: set[str] = set()
         try:
-            new = self.journal.record(rows, held=is_here, by=by, is_recorded=is_recorded)
+            found = self.journal.record(
+                rows, held=is_here, by=by if is_of_firing(by) else None, is_recorded=is_recorded
+            )
+            if found is None and is_early:  # or the triggering firing is committing here
+                conflict = SerializationConflict(f"{by} has ended: {run.name} is tried after it")
+                t.top.mark_rollback_only(conflict)  # whoever catches it
+                raise conflict
+            new = found or new
         except ConnectionLost:
             self.look()
             raise

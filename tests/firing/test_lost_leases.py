@@ -59,6 +59,7 @@ class Process:
     ledger: Ledger
     at_gate: threading.Event = field(default_factory=threading.Event)
     gate: threading.Event = field(default_factory=threading.Event)
+    has_begun: threading.Event = field(default_factory=threading.Event)
 
     def rule(
         self,
@@ -80,6 +81,7 @@ class Process:
         @self.ledger.db.rule(on=adb.event(on), coupling=coupling, name=name)
         def rule(t: Transaction, o: Occurrence) -> None:
             if begins_gated:
+                self.has_begun.set()
                 wait()
             self.ledger.write(t, name)
             if raises:
@@ -224,6 +226,43 @@ def test_what_a_firing_triggers_after_another_process_has_ended_it_takes_effect_
     assert sorted(ours.ledger.lines()) == ["0", "1"]
     assert ours.ledger.letters() == []
     feed(ours, "C", 9)
+    assert ours.ledger.pending() == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("late", ["the process taken for dead", "the one that took over"])
+@pytest.mark.parametrize("begin", [of_signal, of_stream, of_workflow])
+def test_what_an_early_rule_triggers_after_the_end_of_its_cause_elsewhere_takes_effect_once(
+    there: Place, begin: Callable[[Process], Any], late: str
+) -> None:
+    """A causal rule begins beside the firing that triggers it."""
+    ours, other = (Process(open_ledger(there.open(threads=8))) for _ in range(2))
+    is_ours_late = late == "the process taken for dead"
+    for process in (ours, other):
+        is_late = is_ours_late is (process is ours)
+        process.rule("0", "A", "detached", "B", is_gated=True)
+        process.rule("1", "B", "causal", "C", begins_gated=is_late)
+        process.rule("2", "C")
+    if is_ours_late:
+        other.gate.set()
+    began = begin(ours)
+    if is_ours_late:
+        assert ours.has_begun.wait(PATIENCE_S)
+    else:
+        assert ours.at_gate.wait(PATIENCE_S)
+        until(lambda: other.ledger.lines() == ["2"])
+    until(lambda: any(row["rule"] == "0" for row in ours.ledger.pending()))
+    taken_over(ours.ledger, other.ledger)
+    if not is_ours_late:
+        assert other.has_begun.wait(PATIENCE_S)
+    for process in (other, ours) if is_ours_late else (ours, other):
+        process.end()
+    began.result(PATIENCE_S)
+    for process in (ours, other):
+        process.end()
+    assert sorted(ours.ledger.lines()) == ["0", "1", "2"]
+    assert ours.ledger.letters() == []
+    feed(ours, "D", 9)
     assert ours.ledger.pending() == []
 
 

@@ -143,14 +143,14 @@ class Journal:
         held: bool | None = None,
         by: str | None = None,
         is_recorded: bool = False,
-    ) -> set[str]:
+    ) -> set[str] | None:
         """Record firings durably, in a separate transaction; see `record_on`.
 
         Parameters
         ----------
         by : str, optional
-            Firing that triggers them. Nothing is recorded if another process has ended it: then it
-            has also started, and perhaps ended, what it triggers.
+            Firing that triggers them. If it has ended, None is returned, and nothing is recorded:
+            another process has also started, and perhaps ended, what it triggers.
         is_recorded : bool
             Whether `by` has a row until it ends.
         """
@@ -160,7 +160,7 @@ class Journal:
                 row = select(_C.done).where(_C.firing == by).with_for_update(read=True)
                 is_done = connection.execute(row).scalar()
                 if is_done or (is_done is None and is_recorded):
-                    return set()
+                    return None
             return self.record_on(connection, firings, held=held)
 
     def record_on(
