@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from activedb.config import Isolation
@@ -281,16 +282,26 @@ class BatchFirings:
         with self._latch:
             return firing in self._unfinished and firing not in self._settled
 
-    def end_of(self, firing: str) -> tuple[bool, bool]:
-        """Return whether a firing that ends now leaves a row, and whether it has one.
+    def end_of(self, firing: str) -> tuple[bool, Callable[[], None] | None]:
+        """Return whether a firing that ends now leaves a row, and what to call if that is new.
 
-        It leaves one that its batch may find if it triggers the firing again, or, if the firing
-        comes from another process, that one if it still runs it.
+        Its batch finds the row if it triggers the firing again; so does the process from which the
+        firing was taken over, if it still runs it. None: the firing has a row.
         """
         with self._latch:
             stays = firing not in self._settled
             (self._staying.add if stays else self._staying.discard)(firing)
-            return stays, not (stays and firing in self._unfinished)
+            is_ours = firing in self._unfinished
+        return stays, partial(self._check_unrecorded, firing) if stays and is_ours else None
+
+    def _check_unrecorded(self, firing: str) -> None:
+        """Raise `SerializationConflict` if the batch of a firing is known to have committed.
+
+        Its commit has recorded the firing, so that a missing row means that another process has
+        ended it.
+        """
+        if not self.is_unrecorded(firing):
+            raise SerializationConflict(f"the batch of {firing} has committed meanwhile")
 
     def is_durable(self, firing: str) -> None:
         """Note that the outcome of a firing is durable: its batch need not record it any more."""

@@ -760,9 +760,8 @@ class Launcher:
 
         def mark_done(connection: Any, *, in_snapshot: bool) -> None:
             lineage = self.journal.lineage(connection, row) if in_snapshot else None
-            keep, is_recorded = self._end_of(row)
-            is_first = self.journal.finish(connection, row, keep=keep, is_recorded=is_recorded)
-            self._check_end(row, is_recorded)
+            keep, on_new = self._end_of(row)
+            is_first = self.journal.finish(connection, row, keep=keep, on_new=on_new)
             if lineage is not None and lineage != self.journal.lineage_now(row):
                 raise SerializationConflict(
                     f"{row['firing']}: its record has changed since the snapshot of its "
@@ -779,27 +778,20 @@ class Launcher:
 
         return work
 
-    def _end_of(self, row: dict[str, Any]) -> tuple[bool, bool]:
-        """Return whether the row of a firing that ends now stays, and whether it has one.
+    def _end_of(self, row: dict[str, Any]) -> tuple[bool, Callable[[], None] | None]:
+        """Return whether the row of a firing that ends now stays, and what to call if it is new.
 
-        It stays if the triggering work may be repeated and must find the firing done.
+        It stays if the triggering work may be repeated and must find the firing done. None: it is
+        not new.
         """
         if not row["keep"]:
-            return False, True
+            return False, None
         if not is_of_firing(row["run"]):
             return self.batch_firings.end_of(row["firing"])
         if self.triggering.run_ends.causal.must_stay(row["firing"], row["run"]):
-            return True, True
+            return True, None
         # If the triggering firing is recorded, the journal itself decides.
-        return self.batch_firings.is_unfinished(row["run"]), True
-
-    def _check_end(self, row: dict[str, Any], is_recorded: bool) -> None:
-        """Raise `SerializationConflict` if a firing has ended as unrecorded and is not any more.
-
-        Then its batch has committed meanwhile, and another process may have ended it.
-        """
-        if not (is_recorded or self.batch_firings.is_unrecorded(row["firing"])):
-            raise SerializationConflict(f"the batch of {row['firing']} has committed meanwhile")
+        return self.batch_firings.is_unfinished(row["run"]), None
 
     def _is_durable(self, row: dict[str, Any]) -> None:
         """Note that the outcome of a firing is durable."""
@@ -816,14 +808,13 @@ class Launcher:
         is_first = True
         try:
             if firing.is_recorded:
-                keep, is_recorded = self._end_of(firing.row)
-
-                def also(connection: Any) -> None:
-                    self._check_end(firing.row, is_recorded)
-                    self.triggering.run_ends.giving_up(connection, run_name=firing.name)
-
+                keep, on_new = self._end_of(firing.row)
                 is_first = self.journal.move_to_dead_letters(
-                    firing.row, letter, keep=keep, is_recorded=is_recorded, also=also
+                    firing.row,
+                    letter,
+                    keep=keep,
+                    on_new=on_new,
+                    also=partial(self.triggering.run_ends.giving_up, run_name=firing.name),
                 )
             else:
                 self.journal.add_dead_letter(letter)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +16,7 @@ from activedb.errors import BatchFailed, SerializationConflict
 from activedb.firing import _launcher
 from activedb.store.journals import Journal
 from activedb.store.system import pending_firings
-from tests.databases import until
+from tests.databases import PATIENCE_S, until, waits_at_the_server
 from tests.ledger import EPOCH, at, declare, event, open_ledger
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from activedb import Occurrence, Transaction
     from activedb.streams import StreamRun
+    from activedb.transactions import Run
     from tests.databases import Place
     from tests.ledger import Ledger
 
@@ -160,6 +162,29 @@ def test_feed_asks_for_firings_only_if_there_may_be_some(
             assert connection.execute(select(pending_firings)).all() == []
 
 
+def test_firing_that_ends_while_its_batch_commits_runs_once(there: Place) -> None:
+    ledger = open_ledger(there.open())
+    firings = ledger.db._launcher.batch_firings
+    settle, has_settled, runs = firings.settle, threading.Event(), []
+
+    def slowly(connection: Any, run: Run) -> None:
+        settle(connection, run)
+        has_settled.set()
+        until(lambda: waits_at_the_server(ledger.db))  # the firing, for the row of its record
+
+    firings.settle = slowly  # type: ignore[method-assign]
+
+    @ledger.db.rule(on=adb.event("A"), coupling="detached")
+    def detached(t: Transaction, o: Occurrence) -> None:
+        runs.append(o.params["n"])
+        ledger.write(t, f"detached {o.params['n']}")
+        assert has_settled.wait(PATIENCE_S)
+
+    declare(ledger.db).feed([event("A", 1, n=1)])
+    ledger.db.wait_idle()
+    assert (runs, ledger.lines()) == ([1], ["detached 1"])
+
+
 def test_firing_whose_recording_fails_once_is_recorded_at_the_next_try(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,11 +192,11 @@ def test_firing_whose_recording_fails_once_is_recorded_at_the_next_try(
     record, failures = Journal.record, iter([True])
 
     def sometimes(
-        journal: Journal, firings: Iterable[Mapping[str, Any]], *, held: bool | None = None
-    ) -> set[str]:
+        journal: Journal, firings: Iterable[Mapping[str, Any]], **how: Any
+    ) -> set[str] | None:
         if next(failures, False):
             raise SerializationConflict("once")
-        return record(journal, firings, held=held)
+        return record(journal, firings, **how)
 
     monkeypatch.setattr(Journal, "record", sometimes)
     ledger.db.run(lambda t: ledger.db.signal("A", n=1))

@@ -285,7 +285,7 @@ def test_firing_is_ended_elsewhere_before_its_process_knows_that_its_batch_has_c
         assert go_on.wait(PATIENCE_S)
         committed(run, **how)
 
-    def early(firing: str) -> tuple[bool, bool]:
+    def early(firing: str) -> Any:
         try:
             return end_of(firing)
         finally:

@@ -390,7 +390,7 @@ class Journal:
         firing: Mapping[str, Any],
         *,
         keep: bool,
-        is_recorded: bool = True,
+        on_new: Callable[[], None] | None = None,
     ) -> bool:
         """Mark a firing done within its own transaction; return False if it was done before.
 
@@ -403,13 +403,14 @@ class Journal:
         keep : bool
             Leave a row marked done. Otherwise the recorded row is deleted, unless the firing that
             triggered it is not done yet and will look for the row.
-        is_recorded : bool
-            False for the firing of a batch that is not known to have committed: with `keep`, such
-            a firing need not have a row. If any other has none, another process has ended it.
+        on_new : callable, optional
+            Given for the firing of a batch that is not known to have committed: with `keep`, such
+            a firing need not have a row, and this is called if one is added. If any other firing
+            has none, another process has ended it.
         """
         over = {"name": firing["firing"], "own": self._store.lease.number}
         below = _DELETE_OVER, over
-        return self._end(connection, firing, below, keep=keep, is_recorded=is_recorded)
+        return self._end(connection, firing, below, keep=keep, on_new=on_new)
 
     def _end(
         self,
@@ -418,22 +419,25 @@ class Journal:
         below: Step,
         *,
         keep: bool,
-        is_recorded: bool,
+        on_new: Callable[[], None] | None,
     ) -> bool:
         """Mark a firing done, and delete those that it triggered and that are over: `below`."""
         # Locking downwards from the triggering firing avoids deadlocks, and a row is left if and
         # only if the firing above will delete it. A row that stays for the sake of this process
         # keeps its holder, so that `forget_left` leaves it alone.
         own = {"name": firing["firing"]}
-        if keep and not is_recorded:
+        if keep and on_new is not None:
             row = {name: value for name, value in firing.items() if name in _C}
             marked = _flavour(connection)(pending_firings).values(**{**row, "done": True})
             marked = marked.on_conflict_do_update(
                 index_elements=[_C.firing], set_={"done": True}, where=~_C.done
             )
-            is_first = connection.execute(marked.returning(_C.firing)).first() is not None
+            is_new: Any = literal_column("xmax = 0" if self._store.is_shared else "false")
+            found = connection.execute(marked.returning(is_new)).first()
             fetch(connection, [below])
-            return is_first
+            if found is not None and found[0]:
+                on_new()
+            return found is not None
         if keep:
             end: Any = _MARK_OWN
         elif firing["keep"] and self._may_be_triggered_again(connection, firing):
@@ -542,7 +546,7 @@ class Journal:
         letter: Mapping[str, Any],
         *,
         keep: bool,
-        is_recorded: bool = True,
+        on_new: Callable[[], None] | None = None,
         also: Callable[[Connection], None] = lambda connection: None,
     ) -> bool:
         """Turn a firing into a dead letter, in a separate transaction.
@@ -553,7 +557,7 @@ class Journal:
         c = pending_firings.c
         with translate_errors("write a dead letter"), self._store.short() as connection:
             below = _DELETE_DONE, {"name": firing["firing"]}
-            is_first = self._end(connection, firing, below, keep=keep, is_recorded=is_recorded)
+            is_first = self._end(connection, firing, below, keep=keep, on_new=on_new)
             if is_first:
                 self.write_letters(connection, [letter])
                 also(connection)
