@@ -50,7 +50,7 @@ from activedb.firing._triggering import Triggering
 from activedb.functions import error_text
 from activedb.metrics import NamedCounters
 from activedb.rules import Catalog, RegisteredRule, Rule, Subscription, Taken
-from activedb.store.journals import BatchKind, DecisionRows
+from activedb.store.journals import DecisionRows, Repeated
 from activedb.transactions import (
     Forest,
     Run,
@@ -350,9 +350,9 @@ class Decisions:
             if self._entry(row) is None or not self._is_here(row):
                 continue
             try:
-                name = f"{BatchKind.DECISION.prefix}{row['id']}"
+                name = f"{Repeated.DECISION.prefix}{row['id']}"
                 self._batch_firings.remember_done(name)  # of a process that has ended meanwhile
-                run = Run(name=name, batch=BatchKind.DECISION, is_retried=True)
+                run = Run(name=name, batch=Repeated.DECISION, is_retried=True)
                 work = partial(self._do, id=row["id"])
                 self._batch_firings.run_whole(self._forest, run, work, source=name)
             except SYSTEMIC:

@@ -14,7 +14,7 @@ from activedb.firing._time_lines import TimeLines
 from activedb.firing._triggered import Fed
 from activedb.metrics import NamedCounters
 from activedb.rules import Subscription
-from activedb.store.journals import BatchKind, DetectorRows
+from activedb.store.journals import DetectorRows, Repeated
 from activedb.transactions import TransactionNode, lock_detector
 
 __all__ = ["DurableDetectors"]
@@ -79,7 +79,7 @@ class DurableDetectors:
                 continue
             stream = self._lines.stream_of(subscription)
             if stream is not None:
-                is_of_part = t.hierarchy.run.batch is BatchKind.STREAM
+                is_of_part = t.hierarchy.run.batch is Repeated.STREAM
                 if subscription.is_exclusive and not is_of_part:
                     beside.setdefault(stream, {})[name] = subscription
                 continue

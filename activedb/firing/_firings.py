@@ -19,8 +19,8 @@ from activedb.firing._queue import Turn
 from activedb.firing._triggered import RecordedFiring, RulePart, Triggered, failed_in, shortened
 from activedb.store.journals import (
     ABOVE,
-    BatchKind,
     Journal,
+    Repeated,
 )
 from activedb.store.sql import SERVER_TYPES
 from activedb.transactions import Forest, Run, TransactionNode
@@ -139,7 +139,7 @@ def is_lazy(run: str) -> bool:
     A stream's batch that is lost together with its firings starts them again. A durable batch has
     made its firings durable, too, because the server's log is written in order.
     """
-    return run.startswith(BatchKind.STREAM.prefix)
+    return run.startswith(Repeated.STREAM.prefix)
 
 
 def is_of_firing(run: str) -> bool:
@@ -330,10 +330,10 @@ class BatchFirings:
         """
         with self._latch:
             left = set(self._left_over)
-            over = {run for run in self._fired_in if run.startswith(BatchKind.WORKFLOW.prefix)}
+            over = {run for run in self._fired_in if run.startswith(Repeated.WORKFLOW.prefix)}
             over = {run for run in over if not is_of_firing(run)} - set(self._known.values())
         try:
-            done = self._journal.done(BatchKind.WORKFLOW.prefix) if over else {}
+            done = self._journal.done(Repeated.WORKFLOW.prefix) if over else {}
             left |= {f for f, run in done.items() if any(_is_in(run, name) for name in over)}
             if left:
                 self._journal.forget_triggered(sorted(left))
@@ -391,7 +391,7 @@ class BatchFirings:
             self._staying -= ended  # their rows go now
             gone = self._going[run.name] = ended | self._left_over
             needed = (ended & self._known.keys()) - self._refused
-        if self._journal.is_queued or run.batch in (BatchKind.CLOCK, BatchKind.DECISION):
+        if self._journal.is_queued or run.batch in (Repeated.CLOCK, Repeated.DECISION):
             # No firing has been started, or the batch is over as a whole: nothing is repeated that
             # has to find a firing done.
             rows = [row | {"keep": False} for row in rows]
@@ -410,7 +410,7 @@ class BatchFirings:
         """Return a run that is given up, with its unfinished firings. O(unfinished)."""
         with self._latch:
             fired = {name for name, row in self._unfinished.items() if row["run"] == run}
-        return Run(name=run, batch=BatchKind(run.partition("/")[0]), fired=fired)
+        return Run(name=run, batch=Repeated(run.partition("/")[0]), fired=fired)
 
     def committed(self, run: Run, *, is_whole: bool = True) -> None:
         """Note that a run has committed and will not be repeated.

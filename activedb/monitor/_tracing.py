@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from activedb.monitor._extras import needed
 from activedb.monitor._source import Subject
-from activedb.store.journals import BatchKind
+from activedb.store.journals import Repeated
 from activedb.transactions import Observer, State, TransactionNode
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def _name(t: TransactionNode) -> str:
         return f"rule {t.rule}"
     if t.parent is not None:
         return "subtransaction"
-    is_batch = t.hierarchy.run.batch in (BatchKind.STREAM, BatchKind.WORKFLOW)
+    is_batch = t.hierarchy.run.batch in (Repeated.STREAM, Repeated.WORKFLOW)
     return "batch" if is_batch else "transaction"
 
 

@@ -31,7 +31,7 @@ from activedb.metrics import Histogram
 from activedb.monitor._deadlocks import Deadlocks
 from activedb.monitor._records import Raw, RecentTransactions, TransactionRecord
 from activedb.monitor._redaction import Params, Redaction
-from activedb.store.journals import BatchKind
+from activedb.store.journals import Repeated
 from activedb.store.sql import Key
 from activedb.transactions import Link, Observer, State, TransactionNode
 from lockmgr import DeadlockReport, Edge, Mode, Resource
@@ -398,7 +398,7 @@ class Watch(Observer, RuleListener):
             what = o.key[0]
             kind = _KINDS.get(what)
             if kind is None:
-                of_input = (BatchKind.STREAM, BatchKind.WORKFLOW)
+                of_input = (Repeated.STREAM, Repeated.WORKFLOW)
                 is_of_stream = t.hierarchy.run.batch in of_input
                 kind = "stream" if is_of_stream else "signal"
             now_s = time.time()

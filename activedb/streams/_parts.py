@@ -19,7 +19,7 @@ from activedb.columns import Arrival
 from activedb.errors import ConnectionLost, StoreError
 from activedb.firing import Launcher, Letter
 from activedb.store import Connection
-from activedb.store.journals import BatchKind, LedgerEntry, StreamJournal
+from activedb.store.journals import LedgerEntry, Repeated, StreamJournal
 from activedb.streams._arrivals import Arrivals
 from activedb.streams._membership import Changes, Membership
 from activedb.streams._s_transactions import STransactions
@@ -121,7 +121,7 @@ class Parts:
             t.hierarchy.durable.append(lambda connection: self._write(connection, part, run))
 
         # Not named after the part: a retry may split the events differently.
-        run = Run(name=self._state.run_name(entry), batch=BatchKind.STREAM)
+        run = Run(name=self._state.run_name(entry), batch=Repeated.STREAM)
         try:
             self._forest.run(body, run)
         except ConnectionLost:

@@ -17,10 +17,10 @@ from activedb.firing import Launcher, Triggering
 from activedb.rules import Rule, event_fingerprint
 from activedb.spelling import listed
 from activedb.store.journals import (
-    BatchKind,
     ColumnJournal,
     ColumnNote,
     LedgerEntry,
+    Repeated,
     StreamJournal,
 )
 from activedb.streams._declaration import StreamDeclaration
@@ -187,7 +187,7 @@ class StreamState:
 
     def run_name(self, entry: LedgerEntry) -> str:
         """Return the name of the top-level transactions of a query's parts."""
-        return f"{BatchKind.STREAM.prefix}{self.stream.name}/{entry.query_id}"
+        return f"{Repeated.STREAM.prefix}{self.stream.name}/{entry.query_id}"
 
     def reached_us(self, punctuation_us: int, count: int) -> int:
         """Return the time that no event after the first `count` waiting ones precedes."""
@@ -220,7 +220,7 @@ class StreamState:
         self.last = self._journal.last()
         if begins:
             self._launcher.batch_firings.remember_done(
-                f"{BatchKind.STREAM.prefix}{self.stream.name}/"
+                f"{Repeated.STREAM.prefix}{self.stream.name}/"
             )
         renews = begins or was_torn or is_cut or _sequence(before) != _sequence(self.last)
         if begins:

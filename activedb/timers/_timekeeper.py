@@ -24,7 +24,7 @@ from activedb.firing import (
     moment_in,
 )
 from activedb.rules import Catalog, Rule, Subscription
-from activedb.store.journals import BatchKind
+from activedb.store.journals import Repeated
 from activedb.transactions import Forest, Run, TransactionNode, lock_detector
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ __all__ = ["Timekeeper"]
 
 _LOG = logging.getLogger(__name__)
 _LAST_US = in_microseconds(datetime.max.replace(tzinfo=UTC))
-_PREFIX = BatchKind.CLOCK.prefix
+_PREFIX = Repeated.CLOCK.prefix
 _AGAIN_AFTER_US = 1_000_000  # retry after a conflict with other transactions
 
 
@@ -317,7 +317,7 @@ class Timekeeper:
         run = self._runs.get(subscription.detection)
         if run is None or run.name != name:
             isolation = self._forest.settings.isolation
-            run = Run(name=name, batch=BatchKind.CLOCK, is_retried=True, isolation=isolation)
+            run = Run(name=name, batch=Repeated.CLOCK, is_retried=True, isolation=isolation)
             self._runs[subscription.detection] = run
         source = f"{_PREFIX}{subscription.source}"
         return self._launcher.batch_firings.run_whole(self._forest, run, work, source=source)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from activedb.config import Isolation
-    from activedb.store.journals import BatchKind
+    from activedb.store.journals import Repeated
     from activedb.store.sql import TableSpec
 
 __all__ = ["Run"]
@@ -47,7 +47,7 @@ class Run:
     ----------
     name : str
         Identity of the work; part of the names of detached firings.
-    batch : BatchKind or None
+    batch : Repeated or None
         Kind of batch, if it is one; a batch is repeated after a crash.
     is_detached : bool
         True if it is a detached rule, which is repeated after a crash, too.
@@ -92,7 +92,7 @@ class Run:
     """
 
     name: str = field(default_factory=_new_name)
-    batch: BatchKind | None = None
+    batch: Repeated | None = None
     is_detached: bool = False
     is_covered: bool = False
     above: tuple[str, ...] = ()

@@ -32,7 +32,7 @@ from activedb.events import decode_params
 from activedb.firing import SYSTEMIC, Launcher
 from activedb.functions import checked_result, typed_text
 from activedb.spelling import listed
-from activedb.store.journals import BatchKind, WorkflowChanges, WorkflowJournal
+from activedb.store.journals import Repeated, WorkflowChanges, WorkflowJournal
 from activedb.transactions import Forest, Run, Transaction, TransactionNode
 from activedb.workflows._definition import (
     Execution,
@@ -51,7 +51,7 @@ __all__ = ["Commits", "Compensating", "Record", "pieces_of"]
 T = TypeVar("T")
 
 _DETACHED_MAX = 10_000
-_PREFIX = BatchKind.WORKFLOW.prefix
+_PREFIX = Repeated.WORKFLOW.prefix
 
 Record = Callable[[WorkflowState, WorkflowChanges], object]
 """Effect of a transaction on the state of its workflow, applied within its commit."""
@@ -167,7 +167,7 @@ class Commits:
 
     def redone(self, name: str) -> Run:
         """Return a run that is repeated after a crash, under the same name."""
-        return Run(name=f"{_PREFIX}{self.name}/{name}", batch=BatchKind.WORKFLOW)
+        return Run(name=f"{_PREFIX}{self.name}/{name}", batch=Repeated.WORKFLOW)
 
     def run(self, run: Run, work: Callable[[TransactionNode], Record | None]) -> None:
         """Run a transaction of the workflow, with the usual retries.

@@ -18,7 +18,7 @@ from activedb.errors import (
     TransactionStateError,
 )
 from activedb.events import encode
-from activedb.store.journals import BatchKind
+from activedb.store.journals import Repeated
 from coupling.acta import audit
 from tests.databases import PATIENCE_S, Place, in_thread, until
 from tests.firing.working import cut, listen, working
@@ -76,7 +76,7 @@ def test_queued_firings_of_a_stream_are_recorded_with_its_batch(there: Place) ->
     assert clerk.lines() == []
     rows = clerk.pending()
     assert [(row["done"], row["holder"], row["keep"]) for row in rows] == [(False, None, False)] * 5
-    assert all(row["run"].startswith(BatchKind.STREAM.prefix) for row in rows)
+    assert all(row["run"].startswith(Repeated.STREAM.prefix) for row in rows)
     with working(worker.db):
         until(lambda: len(worker.lines()) == 5)
     assert sorted(worker.lines()) == [f"rule {n}" for n in range(5)]

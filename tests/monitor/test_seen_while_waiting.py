@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -57,7 +58,8 @@ def by_predicate_of_a_stream(watched: Watched) -> Callable[[], Any]:
 
 def by_timed_predicate(watched: Watched) -> Callable[[], Any]:
     def is_low(t: adb.Transaction, parts: Any) -> bool:
-        return t.get(watched.accounts, 1)["balance"] < 5  # type: ignore[index]
+        row = t.get(watched.accounts, 1)
+        return row is not None and row["balance"] < 5
 
     absent = adb.seq(adb.event("A"), ~adb.event("C")).within(5).reading(is_low)
     watched.db.rule(on=absent, name="rule")(lambda t, o: None)
@@ -100,10 +102,9 @@ def by_program(watched: Watched) -> Callable[[], Any]:
 
 
 KINDS: dict[str, Callable[[Watched], Callable[[], Any]]] = {
-    "immediate": by_signal,
     **{
-        str(mode): lambda watched, mode=mode: by_signal(watched, coupling=mode)
-        for mode in ("deferred", "detached", "causal", "sequential")
+        mode: partial(by_signal, coupling=mode)
+        for mode in ("immediate", "deferred", "detached", "causal", "sequential")
     },
     "predicate": by_predicate,
     "predicate of a stream": by_predicate_of_a_stream,

@@ -309,7 +309,7 @@ def test_firing_that_ends_while_its_batch_commits_is_forgotten_later(
     if where.is_memory:
         pytest.skip("in memory no other transaction writes during a commit")
     settles, asks = threading.Event(), threading.Event()
-    settle, must_stay = BatchFirings.settle, BatchFirings.must_stay
+    settle, end_of = BatchFirings.settle, BatchFirings.end_of
 
     def settle_beside(self: BatchFirings, connection: Any, run: Run) -> None:
         settle(self, connection, run)
@@ -317,13 +317,13 @@ def test_firing_that_ends_while_its_batch_commits_is_forgotten_later(
             settles.set()
             assert asks.wait(PATIENCE_S)  # so it has to leave a row: this may yet fail
 
-    def ask(self: BatchFirings, firing: str) -> bool:
-        stays = must_stay(self, firing)
+    def ask(self: BatchFirings, firing: str) -> Any:
+        end = end_of(self, firing)
         asks.set()
-        return stays
+        return end
 
     monkeypatch.setattr(BatchFirings, "settle", settle_beside)
-    monkeypatch.setattr(BatchFirings, "must_stay", ask)
+    monkeypatch.setattr(BatchFirings, "end_of", ask)
 
     def opened() -> Marking:
         of = marking(where.open(), chain(isolated()))

@@ -2,9 +2,9 @@
 
 from activedb.store.journals._firings import (
     ABOVE,
-    BatchKind,
     FiringCounts,
     Journal,
+    Repeated,
 )
 from activedb.store.journals._overview import (
     Overview,
@@ -39,7 +39,6 @@ from activedb.store.journals._workflows import (
 __all__ = [
     "ABOVE",
     "Adopted",
-    "BatchKind",
     "ColumnJournal",
     "ColumnNote",
     "DecisionRows",
@@ -51,6 +50,7 @@ __all__ = [
     "Overview",
     "ProgramJournal",
     "RecordedWorkflow",
+    "Repeated",
     "RuleRows",
     "Sink",
     "StagedAttempt",

@@ -16,6 +16,7 @@ from sqlalchemy import (
     case,
     delete,
     exists,
+    false,
     func,
     literal_column,
     null,
@@ -32,13 +33,13 @@ from activedb.store.system import dead_letters, pending_firings
 
 __all__ = [
     "ABOVE",
-    "BatchKind",
     "FiringCounts",
     "Journal",
+    "Repeated",
 ]
 
 
-class BatchKind(StrEnum):
+class Repeated(StrEnum):
     """Kind of a batch: of work that is repeated after a crash, under the same name."""
 
     STREAM = "stream"  # parts of a stream
@@ -59,11 +60,12 @@ The value has the names of what is above it, the nearest first, up to the first 
 in each line.
 """
 
-_REPEATED = tuple([kind.prefix for kind in BatchKind])
+_REPEATED = tuple([kind.prefix for kind in Repeated])
 _NAMES_MAX = 1_000  # in one statement
 _TOGETHER_MAX = 20  # firings recorded by single statements in one message
 
 _C = pending_firings.c
+_IS_NEW: ColumnElement[bool] = literal_column("xmax = 0")  # not updated: the row was inserted
 _OWN, _BELOW = _C.firing == bindparam("name"), _C.run == bindparam("name")
 _DELETE = delete(pending_firings).returning(_C.firing)
 _DELETE_OWN = _DELETE.where(_OWN, ~_C.done)
@@ -432,7 +434,7 @@ class Journal:
             marked = marked.on_conflict_do_update(
                 index_elements=[_C.firing], set_={"done": True}, where=~_C.done
             )
-            is_new: Any = literal_column("xmax = 0" if self._store.is_shared else "false")
+            is_new: Any = _IS_NEW if self._store.is_shared else false()
             found = connection.execute(marked.returning(is_new)).first()
             fetch(connection, [below])
             if found is not None and found[0]:
