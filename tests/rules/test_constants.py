@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
 TEXTS: list[Any] = ["a", "b", "c", ""]
 NUMBERS: list[Any] = [0, 1, 1.0, True, 2, Decimal(1), Decimal("2.5")]
-OTHERS: list[Any] = [float("nan"), Decimal("snan"), b"a", None]
-ODD: list[Any] = [*TEXTS, *NUMBERS, *OTHERS, -0.0, Decimal("nan"), [], adb.clock, object()]
+OTHERS: list[Any] = [float("nan"), Decimal("nan"), b"a", None]
+ODD: list[Any] = [*TEXTS, *NUMBERS, *OTHERS, -0.0, Decimal("snan"), [], adb.clock, object()]
 MISSING = object()
 
 
