@@ -177,7 +177,8 @@ class Launcher:
         """
         run = t.hierarchy.run
         is_early = self.triggering.run_ends.causal.is_unsettled(run)
-        by = run.above[-1] if is_early and run.above else run.name  # that may be recorded
+        # One that has begun early has no row yet; the nearest above it that may have one decides.
+        by = run.above[-1] if is_early and run.above else run.name
         is_recorded = not self.batch_firings.is_unrecorded(by)
         rows = [firing.row for firing in firings.values()]
         with self._idle:
@@ -190,7 +191,7 @@ class Launcher:
             found = self.journal.record(
                 rows, held=is_here, by=by if is_of_firing(by) else None, is_recorded=is_recorded
             )
-            if found is None and is_early:  # or the triggering firing is committing here
+            if found is None and is_early:  # or `by` has just committed here
                 conflict = SerializationConflict(f"{by} has ended: {run.name} is tried after it")
                 t.top.mark_rollback_only(conflict)  # whoever catches it
                 raise conflict
