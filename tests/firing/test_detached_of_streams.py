@@ -165,14 +165,19 @@ def test_feed_asks_for_firings_only_if_there_may_be_some(
 def test_firing_that_ends_while_its_batch_commits_runs_once(there: Place) -> None:
     ledger = open_ledger(there.open())
     firings = ledger.db._launcher.batch_firings
-    settle, has_settled, runs = firings.settle, threading.Event(), []
+    settle, end_of = firings.settle, firings.end_of
+    has_settled, runs = threading.Event(), []
 
     def slowly(connection: Any, run: Run) -> None:
         settle(connection, run)
         has_settled.set()
         until(lambda: waits_at_the_server(ledger.db))  # the firing, for the row of its record
 
+    def refuse() -> None:
+        raise SerializationConflict("the row is not new: the batch has recorded it")
+
     firings.settle = slowly  # type: ignore[method-assign]
+    firings.end_of = lambda firing: (end_of(firing)[0], refuse)  # type: ignore[method-assign]
 
     @ledger.db.rule(on=adb.event("A"), coupling="detached")
     def detached(t: Transaction, o: Occurrence) -> None:

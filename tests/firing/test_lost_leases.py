@@ -97,6 +97,15 @@ class Process:
         self.ledger.db.wait_idle()
 
 
+def end(began: Any, first: Process, second: Process) -> None:
+    """Let two processes end, one after the other, and what began it all."""
+    for process in (first, second):
+        process.end()
+    began.result(PATIENCE_S)
+    for process in (first, second):
+        process.end()
+
+
 def feed(process: Process, name: str, second: float) -> None:
     """Feed a stream with one event, to its end."""
     db = process.ledger.db
@@ -176,11 +185,7 @@ def test_firing_in_two_processes_at_once_takes_effect_once(
         until(lambda: ended <= set(other.ledger.lines()))
     taken_over(ours.ledger, other.ledger)
     assert other.at_gate.wait(PATIENCE_S)
-    for process in (ours, other) if first == "the process taken for dead" else (other, ours):
-        process.end()
-    began.result(PATIENCE_S)
-    for process in (ours, other):
-        process.end()
+    end(began, *((ours, other) if first == "the process taken for dead" else (other, ours)))
     assert sorted(ours.ledger.lines()) == names
     assert ours.ledger.letters() == []
     for process in (ours, other):
@@ -218,11 +223,7 @@ def test_what_a_firing_triggers_after_another_process_has_ended_it_takes_effect_
     until(lambda: any(row["rule"] == "0" for row in ours.ledger.pending()))
     taken_over(ours.ledger, other.ledger)
     assert other.at_gate.wait(PATIENCE_S)
-    for process in (other, ours) if is_ours_late else (ours, other):
-        process.end()
-    began.result(PATIENCE_S)
-    for process in (ours, other):
-        process.end()
+    end(began, *((other, ours) if is_ours_late else (ours, other)))
     assert sorted(ours.ledger.lines()) == ["0", "1"]
     assert ours.ledger.letters() == []
     feed(ours, "C", 9)
@@ -255,11 +256,7 @@ def test_what_an_early_rule_triggers_after_the_end_of_its_cause_elsewhere_takes_
     taken_over(ours.ledger, other.ledger)
     if not is_ours_late:
         assert other.has_begun.wait(PATIENCE_S)
-    for process in (other, ours) if is_ours_late else (ours, other):
-        process.end()
-    began.result(PATIENCE_S)
-    for process in (ours, other):
-        process.end()
+    end(began, *((other, ours) if is_ours_late else (ours, other)))
     assert sorted(ours.ledger.lines()) == ["0", "1", "2"]
     assert ours.ledger.letters() == []
     feed(ours, "D", 9)

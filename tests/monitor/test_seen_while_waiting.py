@@ -25,7 +25,7 @@ READS = adb.seq(adb.event("A"), adb.event("B"))
 
 
 def takes(watched: Watched) -> Callable[..., Any]:
-    """Return an action, program or predicate that waits for account 1."""
+    """Return an action, or the function of a program, that waits for account 1."""
 
     def take(t: adb.Transaction, *args: Any) -> Any:
         t.update(watched.accounts, 1, balance=0)
