@@ -95,19 +95,23 @@ class LineClient:
         self._stopped = threading.Event()
         threading.Thread(target=self._run, name="activedb-socket", daemon=True).start()
 
-    def there(self) -> tuple[int, bool]:
+    def there(self, first: int) -> tuple[int, bool]:
         """Return the number after that of the last line read, and whether none will follow.
 
         Raises
         ------
         ConnectionError
-            If the server cannot be reached, or the connection broke.
+            If the server cannot be reached, or the connection broke, and no line from number
+            `first` on has been read.
         """
         with self._changed:
-            if self._failure is not None:
-                host, port = self._address
-                raise ConnectionError(f"no lines from {host}:{port}: {self._failure}")
-            return self._begin + len(self._lines), self._ended
+            there = self._begin + len(self._lines)
+            if self._failure is None:
+                return there, self._ended
+            if there > first:
+                return there, False
+            host, port = self._address
+            raise ConnectionError(f"no lines from {host}:{port}: {self._failure}")
 
     def lines(self, first: int, last: int) -> list[tuple[bytes, int]]:
         """Return the lines of these numbers, with the microsecond of their arrival."""
@@ -177,8 +181,8 @@ class SocketReader(DataSourceStreamReader):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the offset of the lines read by now."""
-        there, is_ended = self._connected().there()
         first = self._first(start)
+        there, is_ended = self._connected().there(first)
         if self._is_new and start["line"] > 0:
             self._idle.note_rows()  # rows of the run before
         self._is_new = False

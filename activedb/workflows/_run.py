@@ -305,7 +305,7 @@ class BatchRun:
         CheckpointMismatch
             If it does not continue the sequence taken from Spark before.
         ProgramFailed, ConfigurationError
-                As for `feed`.
+            As for `feed`.
         """
         self._check_source(batch.stream)
         self._check_outside()

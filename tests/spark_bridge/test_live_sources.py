@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ import pytest
 from activedb.errors import ConfigurationError, DefinitionError, FeedFailed
 from activedb.streams import AtomicBatch, Kafka, Positions, Rate, Replay, Socket, StreamDeclaration
 from spark_bridge import SparkFeed, register_sources
+from tests.databases import until
 from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -317,6 +319,38 @@ def test_socket_followed_has_one_batch_without_rows_when_nothing_comes_any_more(
         server.serve("5,CLICK,ann", close=False)
         feed.run(apply)
     assert [batch.punctuation_us for batch in playground.batches] == [5_000_000, 5_000_000]
+
+
+def test_socket_lines_that_came_before_the_connection_broke_are_delivered() -> None:
+    from pyspark.sql.streaming.datasource import ReadMaxRows
+
+    from spark_bridge._socket_source import SocketReader
+
+    def is_broken(offset: dict[str, Any]) -> bool:
+        try:
+            reader.latestOffset(offset, ReadMaxRows(2))
+        except ConnectionError:
+            return True
+        return False
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        reader = SocketReader({"port": str(listening.getsockname()[1])})
+        start = reader.initialOffset()
+        reader.latestOffset(start, ReadMaxRows(2))
+        connection, _ = listening.accept()
+        with connection:
+            connection.sendall(b"one\ntwo\nthree\n")
+            until(lambda: reader.latestOffset(start, ReadMaxRows(9))["line"] == 3)
+            end = reader.latestOffset(start, ReadMaxRows(9))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    until(lambda: is_broken(end))
+    read = []
+    while not is_broken(start):
+        start, previous = reader.latestOffset(start, ReadMaxRows(2)), start
+        assert not start["end"]
+        for partition in reader.partitions(previous, start):
+            read += [batch.column("value").to_pylist() for batch in reader.read(partition)]
+    assert read == [["one", "two"], ["three"]]
 
 
 def test_socket_that_nobody_serves_fails_in_one_line(playground: Any, clicks: Any) -> None:
