@@ -60,8 +60,8 @@ def lines_of() -> Iterator[Counter[Line]]:
 
 
 @contextmanager
-def cut_before(line: Line, time: int) -> Iterator[None]:
-    """Raise Ctrl-C before a line runs for the given time, counted from 1."""
+def cut_before(line: Line, time: int, wait: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Raise Ctrl-C, after `wait`, before a line runs for the given time, counted from 1."""
     left = time
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -70,6 +70,7 @@ def cut_before(line: Line, time: int) -> Iterator[None]:
         if other == line:
             left -= 1
             if not left:
+                wait()
                 signal.raise_signal(signal.SIGINT)
 
     try:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import linecache
 import math
-import signal
 import tempfile
-import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from activedb.store.flush import Change
 from activedb.store.server import _connections, _prepared
 from activedb.store.sql import TableSpec
 from tests.databases import PATIENCE_S, in_thread, until
+from tests.scheduling.cutting import Line, cut_before, lines_of
 from tests.store.flushing import is_asleep, rows_of
 
 if TYPE_CHECKING:
@@ -369,24 +369,44 @@ def test_message_of_several_rows_that_is_cut_off_has_committed_nothing(
     assert counts(server, first) == counts(server, second) == [0]
 
 
-def test_interrupt_during_the_message_leaves_nothing_behind(server: Store) -> None:
+def test_interrupt_during_the_message_leaves_nothing_behind(
+    server: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it comes, from the first line until the server is at work."""
     spec = counted(server)
     make_slow(server, "in the write")
-    with session_of(server) as session:
-        row = locked(session, spec)
-        backend = session.backend
+    lines: list[Line] = []
 
-        def interrupt() -> None:
-            until(lambda: is_asleep(server, backend))
-            main = threading.main_thread().ident
-            assert main is not None
-            signal.pthread_kill(main, signal.SIGINT)
+    def interrupted(line: Line | None, *, is_sent: bool) -> None:
+        """Interrupt a commit before a line, or else when the server is at work."""
+        with session_of(server) as session, monkeypatch.context() as patch:
+            row = locked(session, spec)
+            backend = session.backend
 
-        interrupting = in_thread(interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            commit(session, spec, row, spec.changed(row, {"n": 1}))
-        interrupting.result(PATIENCE_S)
-    assert not is_asleep(server, backend)
+            def wait_for_work(watch: object = None) -> None:
+                until(lambda: is_asleep(server, backend))
+
+            def end(watch: object) -> bool:
+                wait_for_work()
+                raise KeyboardInterrupt
+
+            wait = wait_for_work if is_sent else lambda: None
+            patch.setattr(_prepared.SpinWait, "sees_answer", end)
+            cut = lines_of() if line is None else cut_before(line, 1, wait)
+            with pytest.raises(KeyboardInterrupt), cut as met:
+                commit(session, spec, row, spec.changed(row, {"n": 1}))
+            if met is not None:
+                lines.extend(each for each in met if each[0] == _prepared.__file__)
+        until(lambda: not is_asleep(server, backend))
+
+    interrupted(None, is_sent=True)
+    is_sent = False
+    for line in lines:  # in the order in which they run
+        interrupted(line, is_sent=is_sent)
+        if is_sent:
+            break
+        is_sent = "low.flush()" in linecache.getline(*line)
+    assert is_sent
     with server.short() as connection:
         connection.exec_driver_sql("DROP FUNCTION slow CASCADE")
     with session_of(server) as session:

@@ -54,7 +54,6 @@ __all__ = [
     "await_server",
     "backend_of",
     "close_for_good",
-    "cut",
     "engine_for",
     "is_pooled",
     "leave_sockets",
@@ -474,24 +473,6 @@ def backend_of(driver: psycopg.Connection[Any]) -> int:
 def is_pooled(driver: psycopg.Connection[Any]) -> bool:
     """Return whether a pooler stands between this process and the server."""
     return driver.info.backend_pid != backend_of(driver)
-
-
-def cut(driver: psycopg.Connection[Any]) -> None:
-    """Sever a connection from another thread, without waiting; a call waiting on it finds it lost.
-
-    REQUIRES: a call on it is under way and cannot end meanwhile.
-
-    That call may close the connection, and its descriptor may be reused for another socket. So this
-    shuts down a duplicate of the descriptor: it is the right socket if the connection had the same
-    descriptor before and after, because a closed connection never gets a socket again.
-    """
-    try:
-        number = driver.pgconn.socket
-        with socket.socket(fileno=os.dup(number)) as copy:
-            if driver.pgconn.socket == number:
-                copy.shutdown(socket.SHUT_RDWR)
-    except (OSError, psycopg.Error):
-        pass  # already closed
 
 
 def await_server(address: URL, wait_s: float | None, began_s: float | None = None) -> bool:

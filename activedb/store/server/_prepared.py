@@ -22,6 +22,7 @@ from __future__ import annotations
 import itertools
 import os
 import select
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -75,7 +76,7 @@ class SpinWait:
 
     Parameters
     ----------
-    socket : int
+    number : int
         Descriptor of the connection's socket.
     is_alone : callable
         Return whether no other thread needs the core.
@@ -83,12 +84,12 @@ class SpinWait:
 
     __slots__ = ("_is_alone", "_left", "_poll", "_skipped")
 
-    def __init__(self, socket: int, is_alone: Callable[[], bool]):
+    def __init__(self, number: int, is_alone: Callable[[], bool]):
         self._is_alone = is_alone
         self._skipped = self._left = 0
         if _is_possible:
             poll = select.poll()
-            poll.register(socket, select.POLLIN)
+            poll.register(number, select.POLLIN)
             self._poll = poll.poll
 
     def sees_answer(self) -> bool:
@@ -307,10 +308,8 @@ class Prepared:
         low = self._low
         low.enter_pipeline_mode()
         try:
-            for call in calls:
-                call.send(*call.arguments)
-            low.pipeline_sync()
-            return self._driver.wait(_results(low, self._commits if last else self._others))
+            watch = self._commits if last else self._others
+            return self._driver.wait(_exchanged(low, calls, watch))
         finally:
             self._leave_pipeline()
 
@@ -338,6 +337,7 @@ class Prepared:
         try:
             self._low.exit_pipeline_mode()
         except psycopg.Error:  # left before its end: the state of the protocol is unknown
+            cut(self._driver)  # else what has not been sent yet would be sent, and take effect
             self._driver.close()
 
     def _loaders(self, statement: Any, result: Any) -> list[tuple[int, Callable[[Any], Any]]]:
@@ -348,6 +348,24 @@ class Prepared:
             if (oid := result.ftype(n)) is not None
         ]
         return [(n, load) for n, load in found if load is not None]
+
+
+def cut(driver: psycopg.Connection[Any]) -> None:
+    """Sever a connection from another thread, without waiting; a call waiting on it finds it lost.
+
+    REQUIRES: a call on it is under way and cannot end meanwhile.
+
+    That call may close the connection, and its descriptor may be reused for another socket. So this
+    shuts down a duplicate of the descriptor: it is the right socket if the connection had the same
+    descriptor before and after, because a closed connection never gets a socket again.
+    """
+    try:
+        number = driver.pgconn.socket
+        with socket.socket(fileno=os.dup(number)) as copy:
+            if driver.pgconn.socket == number:
+                copy.shutdown(socket.SHUT_RDWR)
+    except (OSError, psycopg.Error):
+        pass  # already closed
 
 
 def checked(driver: psycopg.Connection[Any], results: Sequence[Any]) -> None:
@@ -369,12 +387,15 @@ def _lost(said: str = "") -> psycopg.OperationalError:
     return psycopg.OperationalError(said or "the connection to the server was lost")
 
 
-def _results(low: Any, watch: SpinWait) -> PQGen[list[Any]]:
-    """Receive the results of a pipeline's messages, up to its sync, in one wait if possible.
+def _exchanged(low: Any, calls: Sequence[_MessagePart], watch: SpinWait) -> PQGen[list[Any]]:
+    """Send a pipeline and receive its results, up to its sync, in one wait if possible.
 
     psycopg's own generators wait for each message's answer separately, which costs as much as the
-    pipeline saves.
+    pipeline saves. If this is interrupted anywhere, psycopg cancels what the server does.
     """
+    for call in calls:
+        call.send(*call.arguments)
+    low.pipeline_sync()
     while low.flush():
         if (yield Wait.RW) & Ready.R:
             low.consume_input()
