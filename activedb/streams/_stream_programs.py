@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from activedb.clock import moment_of
 from activedb.columns import Arrival
-from activedb.errors import BadEvent, BatchFailed
+from activedb.errors import BadEvent, BatchFailed, TableOwned
 from activedb.events import Occurrence
 from activedb.firing import Letter, is_systemic, storable
 from activedb.functions import typed_text
@@ -513,6 +513,8 @@ class StreamPrograms:
         first = works[0].transaction.at
         try:
             self._left.versions += self._write(t, f"programs.{works[0].identity}", works[-1], first)
+        except TableOwned:  # the tables have got another owner
+            raise
         except Exception as error:
             if is_systemic(error, t):
                 raise
@@ -533,6 +535,8 @@ class StreamPrograms:
             try:
                 with t.hierarchy.undoing() if t.hierarchy.run.careful else nullcontext():
                     self._left.versions += self._write(t, work.identity, work, s.at)
+            except TableOwned:
+                raise
             except Exception as error:
                 if is_systemic(error, t):
                     raise

@@ -40,7 +40,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from activedb.errors import DefinitionError, TableOwned
+from activedb.errors import ConnectionLost, DefinitionError, TableOwned
 from activedb.store.server import PatientLatch, close_for_good, translate_errors
 from activedb.store.session._processes import has_news
 from activedb.store.sql import Key, Row, TableSpec, guard_number, rows_by_key
@@ -343,16 +343,22 @@ class Ownership:
         name = self._find_name(connection, spec)
         number = {"number": guard_number(f"owner of {name}")}
         owned = self._owned.get(spec)
-        if not connection.scalar(_USE if owned is None else _OWN, number):
-            if owned is not None:
-                raise self._lost(owned)
-            raise self._refusal(connection, spec)
+        is_free = connection.scalar(_USE if owned is None else _OWN, number)
         if owned is None:
+            if not is_free:
+                raise self._refusal(connection, spec)
             # A former owner that has not noticed the loss of its lock will find the new epoch.
             connection.execute(_NEW_EPOCH, {"known_as": name})
-        elif connection.scalar(_EPOCH, {"name": name}) != owned.epoch:
-            connection.execute(_OWN_NO_MORE, number)
+            return
+        if connection.scalar(_EPOCH, {"name": name}) != owned.epoch:
+            if is_free:
+                connection.execute(_OWN_NO_MORE, number)
             raise self._lost(owned)
+        if not is_free:  # by another process, it would have a new epoch, now or in a moment
+            raise ConnectionLost(
+                f"the server has not noticed yet that the connection was lost which keeps table "
+                f"{spec.name} for this process"
+            )
 
     def _own(self, connection: Connection, spec: TableSpec) -> OwnedTable:
         name = self._find_name(connection, spec, owning=True)

@@ -13,7 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from sqlalchemy import create_engine, text
 
 import activedb as adb
+from activedb.errors import ConnectionLost, StoreError, TableOwned
 from activedb.scheduling import REMOVED
+from activedb.store.sql import guard_number
+from activedb.store.system import owned_tables
 from activedb.store.system import versions as kept_versions
 from tests.databases import PATIENCE_S, place
 from tests.histories.processes import Server, Worker
@@ -156,6 +159,59 @@ def test_program_goes_on_when_the_server_drops_every_connection(where: Place) ->
     feed_from(opened, 0)
     assert flushes > 5
     check(opened, events())
+
+
+@pytest.mark.parametrize("is_lasting", [False, True], ids=["for a while", "by another process"])
+def test_tables_whose_lock_is_held_after_a_lost_connection_cost_no_event(
+    where: Place, is_lasting: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server may find out later than the client, and until then the lost session has it."""
+    if where.is_memory:
+        pytest.skip("there is no connection to lose")
+    opened = open_bank(where.open(batch_events_max=PART_EVENTS))
+    store = opened.db._store
+    engine = create_engine(store.engine.url, isolation_level="AUTOCOMMIT")
+    ownership: Any = store.ownership
+    name = ownership.name_of(opened.db._forest.tables.spec(opened.accounts))
+    number = {"number": guard_number(f"owner of {name}")}
+    refused = flushes = 0
+    use = ownership._use
+
+    def counted_use(connection: Any, spec: Any) -> None:
+        nonlocal refused
+        try:
+            use(connection, spec)
+        except StoreError:
+            refused += 1
+            if refused == 2 and not is_lasting:
+                holder.execute(text("SELECT pg_advisory_unlock(:number)"), number)
+            raise
+
+    def drop(point: str) -> None:
+        nonlocal flushes
+        flushes += point == "inside flush"
+        if point == "inside flush" and flushes == 2:
+            holder.execute(DROP)
+            holder.execute(text("SELECT pg_advisory_lock(:number)"), number)
+            if is_lasting:
+                schema = holder.execution_options(schema_translate_map={None: name.split(".")[0]})
+                taken = owned_tables.update().where(owned_tables.c.name == name)
+                schema.execute(taken.values(epoch=owned_tables.c.epoch + 1))
+
+    monkeypatch.setattr(ownership, "_use", counted_use)
+    store.trigger = drop
+    with engine.connect() as holder:
+        if is_lasting:
+            with pytest.raises((TableOwned, ConnectionLost)):  # lost ones may be in the pool
+                feed_from(opened, 0)
+            with pytest.raises(TableOwned):
+                feed_from(opened, 0)
+            assert not [reason for _, reason in opened.reasons() if "TableOwned" in reason]
+        else:
+            feed_from(opened, 0)
+            check(opened, events())
+    engine.dispose()
+    assert refused
 
 
 def test_versions_are_kept_as_long_as_windows_reach(where: Place) -> None:
