@@ -408,7 +408,7 @@ def _bad_accesses(shop: Shop) -> list[tuple[str, Callable[[Access], None]]]:
     ]
 
 
-@pytest.mark.parametrize("number", range(17))
+@pytest.mark.parametrize("number", range(18))
 def test_event_whose_operations_cannot_be_is_refused(shop: Shop, number: int) -> None:
     reason, operation = _bad_accesses(shop)[number]
     shop.program.on("BAD")(lambda e, access: operation(access))

@@ -77,9 +77,9 @@ class TurnGate:
     Examples
     --------
     >>> import random
-    >>> from activedb.scheduling.locking import LWM, Turns
-    >>> turns = Turns(random.Random(7).choice)  # the same seed: the same interleaving
-    >>> scheduler = LWM("row", threads=3, gate=turns)
+    >>> from activedb.scheduling.locking import LWM, TurnGate
+    >>> gate = TurnGate(random.Random(7).choice)  # the same seed: the same interleaving
+    >>> scheduler = LWM("row", threads=3, gate=gate)
     """
 
     def __init__(self, choose: Choose):

@@ -173,7 +173,7 @@ class Locking(ABC):
     threads : int
         Maximum number of s-transactions that run at a time, including those that wait for locks.
     gate : Gate, optional
-        Chooses the order of accesses: `Turns`, for tests of interleavings.
+        Chooses the order of accesses: `TurnGate`, for tests of interleavings.
     """
 
     def __init__(self, granularity: str = "row", *, threads: int = 4, gate: Gate | None = None):
