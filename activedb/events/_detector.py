@@ -98,6 +98,8 @@ class Detector:
         True if feeding the events of the last horizon again restores the state.
     reads : bool
         True if predicates read the shared store, so that `feed` and `advance` need a reader.
+    keeps_log : bool
+        True if `mark` and `undo` suffice; otherwise feeds are withdrawn one by one.
     single : Primitive or None
         The expression, if it is a single event that is judged by the event alone.
     dropped : int
@@ -133,6 +135,7 @@ class Detector:
         "is_replayable",
         "is_stateful",
         "is_timed",
+        "keeps_log",
         "reads",
         "single",
     )
@@ -199,6 +202,7 @@ class Detector:
         elif isinstance(root, SequenceNode):
             self._plain = root if root.is_plain else None
             self._memoryless = root if root.is_memoryless else None
+        self.keeps_log = self.is_stateful and self._memoryless is None
         self.single: Primitive | None = None
         if isinstance(expression, Primitive) and not self.is_timed and not self.reads:
             self.single = expression
@@ -573,11 +577,6 @@ class Detector:
     def is_inexact(self) -> bool:
         """True if the order of events may be uncertain, so that choices may stay open."""
         return self._shared.is_inexact
-
-    @property
-    def keeps_log(self) -> bool:
-        """True if `mark` and `undo` suffice; otherwise feeds are withdrawn one by one."""
-        return self.is_stateful and self._memoryless is None
 
     def mark(self) -> object:
         """Return a mark of the present step for `undo`; do not call `trim` before that."""

@@ -140,7 +140,8 @@ class Causal:
                 firing.fired.update(early.fired)
             if early is None or not early.is_done:
                 due.append(firing)
-        self._queue.start(due)
+        if due:
+            self._queue.start(due)
 
     def aborted(self, firings: list[RecordedFiring]) -> None:
         """Forget the early tries of `firings`, which have aborted with what triggered them."""

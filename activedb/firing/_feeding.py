@@ -293,8 +293,8 @@ class Feeding:
             newest[fed.subscription] = max(newest.get(fed.subscription, us), us)
         for subscription, us in newest.items():
             subscription.trim(us)
-            if not subscription.is_timed:
-                self._lines.moved(subscription)
+            if not subscription.is_timed and self._lines.stream_of(subscription) is None:
+                self._lines.moved(subscription)  # the clock makes it forget what expires
 
 
 def _feed_exclusively(

@@ -466,10 +466,11 @@ class BatchFirings:
 
     def forget_done(self, run: str) -> None:
         """Delete the done firings of runs of this name, unless a run is to be repeated."""
-        with self._latch:
-            is_repeated = run in self._known.values()
-        if is_repeated or not self.has_fired(run):
+        if not self.has_fired(run):
             return
+        with self._latch:
+            if run in self._known.values():
+                return
         self._journal.prune(run)
         with self._latch:
             self._fired_in = {each for each in self._fired_in if not _is_in(each, run)}

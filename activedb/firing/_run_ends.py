@@ -74,4 +74,4 @@ class RunEnds:
 
     def _not_recorded(self, t: TransactionNode, context: TriggerContext) -> set[str]:
         begun = self.causal.begun(t.hierarchy.run.name)
-        return begun - {firing.name for firing in context.firings}
+        return begun and begun - {firing.name for firing in context.firings}

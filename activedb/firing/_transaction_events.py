@@ -52,13 +52,15 @@ class TransactionEvents:
         self._queue = queue
         self._restarts_max = restarts_max
 
-    def began(self, t: TransactionNode) -> None:
-        """Raise the begin event of `t`, which is top-level."""
-        self._raise(t, "begin")
+    def occur(self, t: TransactionNode, name: str) -> None:
+        """Raise the event "begin" or "commit" of `t`, which is top-level.
 
-    def committing(self, t: TransactionNode) -> None:
-        """Raise the commit event of `t`, which is top-level; its deferred cycles come after it."""
-        self._raise(t, "commit")
+        The deferred cycles of `t` come after its commit event.
+        """
+        if t.hierarchy.run.of_application and self._catalog.listening_to((_KIND, name), t):
+            params = {"transaction": t.hierarchy.run.name}
+            o = Occurrence(name, t.timestamp, params, kind=_KIND)
+            self._triggering.occurred(t, o, undated=True)
 
     def aborted(self, t: TransactionNode) -> None:
         """Raise the abort event of a top-level `t`; for a retried run `gave_up` does so instead."""
@@ -144,9 +146,3 @@ class TransactionEvents:
             if subscription.rule.name not in has_letter
             and (items is None or subscription.single is None)
         ]
-
-    def _raise(self, t: TransactionNode, name: str) -> None:
-        if t.hierarchy.run.of_application and self._catalog.listening_to((_KIND, name), t):
-            params = {"transaction": t.hierarchy.run.name}
-            o = Occurrence(name, t.timestamp, params, kind=_KIND)
-            self._triggering.occurred(t, o, undated=True)

@@ -134,7 +134,7 @@ class Triggering:
         """Handle the begin of a top-level transaction: lock the detectors that it has to, first."""
         for rule in sorted(t.hierarchy.run.detectors):
             lock_detector(t, rule)
-        self._transaction_events.began(t)
+        self._transaction_events.occur(t, "begin")
 
     def changed(
         self, t: TransactionNode, spec: TableSpec, old: Row | None, new: Row | None
@@ -160,7 +160,7 @@ class Triggering:
     def at_commit_point(self, t: TransactionNode) -> None:
         """Run the deferred cycles of `t`; at the top, record letters, choices and firings."""
         if t.parent is None:
-            self._transaction_events.committing(t)
+            self._transaction_events.occur(t, "commit")
         context = self.contexts.live.get(t.id)
         is_top = t.parent is None
         if context is None and is_top and self.run_ends.has_triggered(t.hierarchy.run):

@@ -109,9 +109,11 @@ class STransactions:
         They occur at `us`, the punctuation that had been reached on their arrival.
         """
         name = self._stream.name
+        letters: list[Letter] = []
+        if not late or not self._triggering.catalog.listening_to(("late", name), t):
+            return letters
         now = moment_of(us)
-        letters = []
-        for arrival in late if self._triggering.catalog.listening_to(("late", name), t) else ():
+        for arrival in late:
             o = arrival.occurrence
             when = o.timestamp if o.stamp is None else moment_of(o.us)
             params = {"type": o.name, "timestamp": when, "id": o.id}

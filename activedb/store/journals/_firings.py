@@ -40,17 +40,21 @@ __all__ = [
 
 
 class Repeated(StrEnum):
-    """Kind of a batch: of work that is repeated after a crash, under the same name."""
+    """Kind of a batch: of work that is repeated after a crash, under the same name.
+
+    Attributes
+    ----------
+    prefix : str
+        Beginning of the names of these batches, and of the firings that they trigger.
+    """
 
     STREAM = "stream"  # parts of a stream
     WORKFLOW = "workflow"  # a transaction of a workflow
     CLOCK = "clock"  # a moment of the clock
     DECISION = "decision"  # a decision that is applied
 
-    @property
-    def prefix(self) -> str:
-        """Beginning of the names of these batches, and of the firings that they trigger."""
-        return f"{self}/"
+    def __init__(self, value: str):
+        self.prefix = f"{value}/"
 
 
 ABOVE = "above"

@@ -320,7 +320,8 @@ class Session(FlatTransaction):
         """
         self._store.trigger("before flush")
         with Use(self, "write the rows of a commit", writing=True) as connection:
-            Opening(changes, {}, self.locks_rows).run(connection)
+            if self.is_shared:
+                Opening(changes, {}, self.locks_rows).run(connection)
             self._about_to_write(connection, changes)
             self._write(connection, changes, log, lambda: self._store.trigger("inside flush"))
             for also in durable:
