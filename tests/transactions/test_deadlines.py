@@ -104,6 +104,8 @@ def test_timeout_rolls_back_every_inferior(holder: Bank) -> None:
     with pytest.raises(TransactionTimeout) as caught:
         holder.db.with_timeout(SHORT_S).run(deeper, 10)
     assert not hasattr(caught.value, "__notes__")
+    # Counted by another thread, after it has ended the wait.
+    until(lambda: holder.db.admin.counters().get("transactions_timed_out"))
     assert holder.db.admin.counters()["transactions_timed_out"] == 1
 
 
