@@ -351,19 +351,22 @@ def test_two_children_that_each_wait_for_an_offer_the_other_keeps_from_being_mad
     """Two parents side by side; each wants what the other's child holds, who wants an offer."""
     ready = threading.Barrier(4, timeout=PATIENCE_S)
     deadlocks: list[str] = []
-    first_time = {"a": True, "b": True}
+    have_met: set[str] = set()
+
+    def meet(who: str) -> None:
+        if who not in have_met:  # a victim that is tried again meets nobody
+            have_met.add(who)
+            ready.wait()
 
     def child(s: Transaction, own: int, above: int, name: str) -> None:
         s.update(bank.accounts, own, balance=own)
-        if first_time[name]:
-            first_time[name] = False
-            ready.wait()
+        meet(f"child of {name}")
         s.update(bank.accounts, above, balance=0)
 
     def parent(s: Transaction, name: str, holds: int, child_holds: int, wants: int) -> None:
         child_of = s.spawn(child, child_holds, holds, name)
         s.get(bank.accounts, holds, for_update=True)
-        ready.wait()
+        meet(name)
         until(lambda: len(bank.db._forest.offers._awaited) == 2 or deadlocks)
         try:
             s.update(bank.accounts, wants, balance=wants)
