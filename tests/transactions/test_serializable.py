@@ -32,7 +32,7 @@ from activedb.errors import (
     UniqueViolation,
 )
 from lockmgr import Mode
-from tests.databases import PATIENCE_S, in_thread, lock_waits
+from tests.databases import PATIENCE_S, in_thread, lock_waits, until
 from tests.nodes import node_of
 from tests.transactions.bank import Bank, open_bank
 
@@ -56,24 +56,37 @@ def balance(bank: Bank, t: Transaction, key: int, *, for_update: bool = False) -
 
 
 class Meeting:
-    """Two transactions, each of which goes on to its second half when both have done the first."""
+    """Two transactions, each of which goes on to its second half when both have done the first.
+
+    One that is refused tries again when the other has ended: the server refuses it before it lets
+    anybody see the commit of the other, and until then it would refuse the next try, too.
+    """
 
     def __init__(self, bank: Bank):
         self.bank = bank
         self.tries = [0, 0]
         self._both = threading.Barrier(2, timeout=PATIENCE_S)
+        self._has_ended = [False, False]
 
     def run(self, first: Any, second: Any) -> list[Future[Any]]:
         """Run ``first(t, n)`` and then ``second(t, n, found)`` in transactions 0 and 1."""
 
+        def run_one(n: int) -> Any:
+            try:
+                return self.bank.db.run(work, n)
+            finally:
+                self._has_ended[n] = True
+
         def work(t: Transaction, n: int) -> Any:
             self.tries[n] += 1
+            if self.tries[n] > 1:
+                until(lambda: self._has_ended[1 - n] or self.tries[1 - n] > 1)
             found = first(t, n)
             if self.tries[n] == 1:
                 self._both.wait()
             return second(t, n, found)
 
-        both = [in_thread(self.bank.db.run, work, n) for n in range(2)]
+        both = [in_thread(run_one, n) for n in range(2)]
         for each in both:
             each.exception(PATIENCE_S)
         return both
