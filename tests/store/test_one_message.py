@@ -91,12 +91,15 @@ def make_slow(store: Store, part: str) -> None:
         connection.exec_driver_sql(f"{SLOW[part]} FOR EACH ROW EXECUTE FUNCTION slow()")
 
 
-def test_row_that_is_locked_and_updated_takes_two_messages(
-    server: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # However slow the machine is: plans are not dropped meanwhile, and the connection not pinged.
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is: plans are not dropped, and connections are not pinged."""
     monkeypatch.setattr(_prepared, "_AGE_S_MAX", math.inf)
     monkeypatch.setattr(_connections, "_IDLE_S_MAX", math.inf)
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_row_that_is_locked_and_updated_takes_two_messages(server: Store) -> None:
     spec = counted(server)
 
     def change() -> None:
@@ -140,6 +143,7 @@ def commit_all(session: Session, *rows: tuple[TableSpec, Row | None, Row | None]
     session.commit(changes, [(c.spec, {c.key: c.new}) for c in changes])
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_rows_of_several_tables_are_written_and_committed_in_one_message(server: Store) -> None:
     one, other = plain(server, "one"), plain(server, "other")
     added = itertools.count(2)
