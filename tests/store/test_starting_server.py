@@ -68,14 +68,15 @@ def test_server_that_recovers_is_waited_for_by_default(
 def test_server_that_is_not_there_yet_is_waited_for_if_asked(
     plain_postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    url = make_url(plain_postgres_url).set(port=port).render_as_string(hide_password=False)
-    with caplog.at_level(logging.WARNING, "activedb.store"):
-        opening = in_thread(lambda: adb.connect(url, wait_s=HOURS_S, db_schema="late"))
-        until(lambda: "does not answer; waiting for it" in caplog.text)
-    wire = Wire(plain_postgres_url, port=port)
+    with socket.socket() as reserved:  # so that no other program takes the port meanwhile
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+        url = make_url(plain_postgres_url).set(port=port).render_as_string(hide_password=False)
+        with caplog.at_level(logging.WARNING, "activedb.store"):
+            opening = in_thread(lambda: adb.connect(url, wait_s=HOURS_S, db_schema="late"))
+            until(lambda: "does not answer; waiting for it" in caplog.text)
+        wire = Wire(plain_postgres_url, port=port)
     try:
         opening.result(PATIENCE_S).close()
     finally:
