@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import secrets
 import shutil
 import subprocess
 import sys
@@ -138,6 +139,12 @@ def hidden_wheel(hidden_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         shutil.rmtree(copy)
 
 
+def make_unlike_others(program: Path) -> None:
+    """Tell a wheel from all others, of which another test run, or a server, may use copies now."""
+    time_s = secrets.randbelow(1 << 31)
+    os.utime(program, (time_s, time_s))
+
+
 @pytest.mark.long
 def test_programs_only_root_can_read_are_copied_once(hidden_wheel: Path, used_folder: Path) -> None:
     account = server_account()
@@ -145,8 +152,7 @@ def test_programs_only_root_can_read_are_copied_once(hidden_wheel: Path, used_fo
     for part in _PARTS:
         if (wheel / part).exists():
             shutil.copytree(wheel / part, hidden_wheel / part)
-    # A time of its own tells this wheel from the real one, of which a copy may be in use.
-    os.utime(hidden_wheel / _INSTALLATION / "bin" / "psql", (1, 1))
+    make_unlike_others(hidden_wheel / _INSTALLATION / "bin" / "psql")
 
     programs = postgres_programs(account)
     copy = programs.parents[2]
@@ -170,6 +176,7 @@ def test_programs_that_others_could_have_planted_are_refused(
     programs = hidden_wheel / _INSTALLATION / "bin"
     programs.mkdir(parents=True)
     (programs / "postgres").write_text(planted)
+    make_unlike_others(programs / "postgres")
     account = server_account()
     copy = postgres_programs(account).parents[2]
     if planted == "owner":
