@@ -31,6 +31,7 @@ from sqlalchemy.pool import NullPool
 import activedb as adb
 from activedb.store.server import literal
 from tests.drawing import drawn
+from tests.patience import PATIENCE_S
 
 SETTINGS = {
     "array_nulls": ["off"],
@@ -177,6 +178,6 @@ def test_a_rule_in_a_transaction_of_its_own_reads_such_values(
         with db.transaction() as t:
             columns = dict(zip(("aware", "interval", "date", "time"), values, strict=True))
             t.insert(table, {"id": 1, **columns})
-        db.wait_idle(60)
+        db.wait_idle(PATIENCE_S)
         assert seen == [values]
         assert db.dead_letters.list() == []
