@@ -66,7 +66,7 @@ from activedb.store.replication._pgoutput import (
 from activedb.store.session import Store, open_store
 from activedb.store.sql import Tables
 from tests.changes.following import Somebody, somebody
-from tests.databases import PATIENCE_S, in_thread, until
+from tests.databases import LOCK_TIMEOUT_MS, PATIENCE_S, in_thread, until
 from tests.histories.processes import Server
 from tests.servers import fresh_database, plain_server
 
@@ -743,16 +743,33 @@ def test_opening_waits_for_transactions_that_had_begun_before(
 ) -> None:
     things = server.metadata.tables["things"]
     name = f"s{secrets.token_hex(5)}"
-    with opened(database_url, lock_timeout_ms=200) as hasty, other.transaction() as old:
+    is_opening = text(
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND "
+        "((classid::bigint << 32) | objid::bigint) = :number"
+    )
+
+    def number_of_openers() -> Any:
+        with server.short() as connection:
+            return connection.scalar(is_opening, {"number": server.slot(name)._number})
+
+    with (
+        opened(database_url, lock_timeout_ms=200) as hasty,
+        opened(database_url, lock_timeout_ms=LOCK_TIMEOUT_MS) as patient,
+        other.transaction() as old,
+    ):
         old.execute(text("SELECT 1"))
         with pytest.raises(LockTimeout, match="stay open that began before"):
             slot_of(hasty, name=name).__enter__()
-        patient = in_thread(lambda: server.slot(name).open([Tables().spec(things)]))
-        until(lambda: server.ownership is not None)
+        slot = patient.slot(name)
+        opening = in_thread(slot.open, [Tables().spec(things)])
+        until(lambda: opening.done() or number_of_openers())
+        assert not opening.done()
         old.execute(text("INSERT INTO things VALUES (1)"))
-    patient.result(PATIENCE_S)
-    with slot_of(server, name=name) as slot:
-        assert told(slot) == []
+        old.commit()
+        opening.result(PATIENCE_S)
+        slot.close()
+    with slot_of(server, name=name) as again:
+        assert told(again) == []
 
 
 def test_server_without_logical_decoding_is_refused(plain_postgres_url: str) -> None:
