@@ -128,7 +128,8 @@ def test_write_skew_of_two_processes_behind_a_pooler_is_refused(pooled_url: str)
         end.result(PATIENCE_S)
     with databases[0].transaction() as t:
         assert sum((t.get(tables[0], key) or {})["n"] for key in (1, 2)) == 1
-    assert sorted(tries) == [1, 2]
+    first, second = sorted(tries)
+    assert first == 1 < second  # once more if it begins again before the other's commit is seen
     for db in databases:
         db.close()
 
