@@ -25,7 +25,7 @@ from sqlalchemy import create_engine, make_url, text
 
 from tests.databases import LOCK_TIMEOUT_MS, place
 from tests.scenarios.schema import NAMES, declare
-from tests.scenarios.watched import WatchedOffers, WatchedPool
+from tests.scenarios.watched import WatchedCrossing, WatchedOffers, WatchedPool
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -123,6 +123,8 @@ class Ground:
             db = self._place.open(**{"threads": 12, "retries_max": 0, **settings})
             db._forest.pool = WatchedPool(STRANDS_MAX)
             db._forest.offers = WatchedOffers(lambda: db._forest.locks)
+            db._forest.crossing.close()
+            db._forest.crossing = WatchedCrossing(db._forest)
             tables = declare(db.metadata)
             db.create_all()
             if self.mode != "memory":

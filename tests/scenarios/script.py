@@ -27,7 +27,8 @@ lines of its own::
 ``T1 run``                            ``db.run(...)``, which tries again when that is safe
 ``T1.1 begin``                        ``with t.subtransaction()`` on the thread of T1
 ``T1.1 spawn``                        ``t.spawn(...)``, on a thread of the pool
-``... within 300 ms``                 after ``begin``, ``run`` or ``spawn``: a limit of time
+``... within a limit``                after ``begin``, ``run`` or ``spawn``: of time, which is up in
+                                      a step with three dots, when all stand still
 ``cancel T1.1``                       another thread cancels it
 ``T1.1 result``                       T1 asks for the result of its spawned child
 ``T1 commit``, ``T1 abort``           the block ends; ``T1 fails``: with an error of its own

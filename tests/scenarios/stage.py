@@ -7,16 +7,20 @@ remembers the events in the order in which they ended.
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
+from activedb import State
 from tests.nodes import node_of
 from tests.scenarios.judge import Event
 from tests.scenarios.stillness import Stillness
 from tests.scenarios.strand import Step, Strand, top_of
+from tests.scenarios.watched import WatchedEnds
 
 if TYPE_CHECKING:
     import activedb as adb
     from activedb import Transaction
+    from activedb.transactions import TransactionNode
     from tests.scenarios.ground import Ground
     from tests.scenarios.operations import Operation
 
@@ -65,6 +69,12 @@ class Stage:
         with self._latch:
             issued = self._issued is not None and self._issued.name == name
             self.events.append((self._round, not issued, Event(name, what, outcome)))
+
+    def _ended(self, node: TransactionNode) -> None:
+        """Remember a commit at the moment from which others see what was done."""
+        name = self._names.get((id(node.forest), node.id))
+        if name is not None and node.state is State.COMMITTED:
+            self.happened(name, "commit")
 
     def finished(self, strand: Strand, step: Step, outcome: str) -> None:
         """Take the outcome of a step, and let the strand go on with one that had to wait for it."""
@@ -129,10 +139,22 @@ class Stage:
                 strand.current = step
             strand.inbox.put(step)
         if to_the_end:
+            self._stillness.wait()
+            self._let_time_pass(step)
             self._stillness.until(lambda: any(done is step for done, _ in self._done))
         waits = self._stillness.wait()
         own = [outcome for done, outcome in self._done if done is step]
         return [own[0] if own else f"waits for {waits[step.name]}", *self._told_of_others(step)]
+
+    def _let_time_pass(self, step: Step) -> None:
+        """Have the limits of time of a transaction and its superiors be over now."""
+        name = step.name
+        while name in self.nodes:
+            node = node_of(self.nodes[name])
+            ring = None if node._alarm is None else node._alarm.ring
+            if ring is not None:
+                node.forest.deadlines.at(time.monotonic(), ring)
+            name = name.rpartition(".")[0]
 
     def _told_of_others(self, step: Step) -> list[str]:
         return [
@@ -168,6 +190,7 @@ class Stage:
     def _open(self, step: Step) -> None:
         process = min(self.together) if step.name in self.together else step.name
         db, tables = self.ground.database(process)
+        db._forest.new_log = lambda _: WatchedEnds(self._ended)
         again = step.verb == "run"
         retried = again and self.settings.get("retries_max", 0) > 0
         strand = Strand(self, step.name, db, tables, retried)

@@ -6,13 +6,17 @@ How to read them, and how to write them anew: `tests.scenarios.script`.
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.scenarios.ground import LOCKING, MODES, Ground
 from tests.scenarios.script import modes_of, replay
+from tests.scenarios.stage import Stage
+from tests.scenarios.strand import Step, Strand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,6 +105,36 @@ def test_replay_wrong_expectations_are_replaced_by_what_happened() -> None:
     ground = Ground("memory", None)
     assert replay(steps, ground) == right
     assert replay(right, ground) == right
+    ground.close()
+
+
+def test_commit_comes_before_what_others_see_of_it_however_late_its_thread_tells_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ground, end = Ground("memory", None), Strand._end
+    steps = (
+        "given accounts 1 balance=10\n"
+        "T1 begin\nT1.1 spawn\nT1.2 spawn\nT1.1 update accounts 1 balance=11\nT1.1.1 spawn\n"
+        "T1.2 get accounts 1\nT1.1 commit\nT1.1.1 commit\nT1.2 commit\nT1 commit\ncommitted\n"
+    )
+    seen = threading.Event()
+
+    def tells(self: Strand, name: str, error: BaseException | None) -> None:
+        if name == "T1.1":
+            assert seen.wait(PATIENCE_S)
+        end(self, name, error)
+
+    def finished(self: Stage, strand: Strand, step: Step, outcome: str) -> None:
+        finish(self, strand, step, outcome)
+        if outcome == "balance=11":
+            seen.set()
+
+    finish = Stage.finished
+    monkeypatch.setattr(Strand, "_end", tells)
+    monkeypatch.setattr(Stage, "finished", finished)
+    lines = replay(steps, ground)
+    assert "T1.1.1 commit -> ok; T1.2 resumes: balance=11; T1.1 resumes: ok\n" in lines
+    assert "committed -> as T1\n" in lines
     ground.close()
 
 

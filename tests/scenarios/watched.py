@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from activedb.transactions import TransactionNode
+from activedb.transactions._crossing import Crossing
 from activedb.transactions._offers import Offers
 from activedb.transactions._pool import Pool, PoolTask
 
@@ -63,3 +65,35 @@ class WatchedOffers(Offers):
         if not is_blocked:
             self.looks[child] += 1
         return is_blocked
+
+
+class WatchedCrossing(Crossing):
+    """Crossing that breaks only the deadlocks that the server cannot see.
+
+    The server would choose another victim, so that the outcome would depend on who looks first.
+    And the process of the youngest transaction may take its time, also where there are others.
+    """
+
+    def _break(self, cycle: list[int], looks: int, waits: Any) -> None:
+        following = zip(cycle, [*cycle[1:], cycle[0]], strict=True)
+        if any(waits.place(waiter, other) != "at the server" for waiter, other in following):
+            super()._break(cycle, 0, waits)
+
+
+class WatchedEnds:
+    """Log that tells the end of a transaction when it is one for the others: before its locks go.
+
+    Its own thread may tell it later than they tell what they have seen of it.
+    """
+
+    def __init__(self, told: Callable[[TransactionNode], None]):
+        self._told = told
+
+    def began(self, t: TransactionNode) -> None: ...
+
+    def spawned(self, t: TransactionNode, firing: str, coupling: str) -> None: ...
+
+    def operated(self, t: TransactionNode, kind: str, table: str, keys: Any = None) -> None: ...
+
+    def ended(self, t: TransactionNode) -> None:
+        self._told(t)
