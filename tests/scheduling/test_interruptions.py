@@ -29,13 +29,15 @@ class Cut:
     def __init__(self) -> None:
         self.left: int | None = None
         self.where = ""
+        self._latch = threading.Lock()  # several threads of a scheduler may be here at once
 
     def here(self, where: str) -> None:
-        if self.left is not None and where == self.where:
-            self.left -= 1
-            if self.left == 0:
-                self.left = None
-                raise KeyboardInterrupt(where)
+        with self._latch:
+            if self.left is not None and where == self.where:
+                self.left -= 1
+                if self.left == 0:
+                    self.left = None
+                    raise KeyboardInterrupt(where)
 
 
 def program_of(cut: Cut) -> tuple[Program, SharedTable]:
