@@ -482,7 +482,7 @@ def test_refused_statement_is_named_with_all_rules_around_it(ward: adb.Database)
 
 def test_refused_reading_of_a_query_is_named_with_the_rule_on_it(ward: adb.Database) -> None:
     ward.rules.load_text(
-        f"""CREATE QUERY Q PATTERN SEQ(A, B) WHERE 'x' = {_UNREADABLE} WITHIN 5 s;
+        f"""CREATE QUERY Q PATTERN SEQ(A, B) WHERE 'x' = {_UNREADABLE} WITHIN 1 day;
             CREATE RULE R ON OUTPUT Q SIGNAL found"""
     )
     ward.signal("A", timestamp=1)
