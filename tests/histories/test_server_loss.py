@@ -249,6 +249,7 @@ def test_commit_that_a_crash_undid_is_not_mistaken_for_another_with_its_number(
     """
     server = Server(url)
     backend = text("SELECT pg_backend_pid()")
+    checkpointer = text("SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'")
     at_work = text(
         "SELECT backend_xid::text::bigint FROM pg_stat_activity "
         "WHERE datname = current_database() AND backend_xid IS NOT NULL "
@@ -257,12 +258,13 @@ def test_commit_that_a_crash_undid_is_not_mistaken_for_another_with_its_number(
 
     def crash_and_count_on() -> None:
         lost = server.look(lambda connection: connection.scalars(at_work).one())
+        before = server.look(lambda connection: connection.scalar(checkpointer))
         if dies == "postmaster":
             mortal.restart()
         else:
             with contextlib.suppress(DBAPIError):
                 server.look(lambda connection: mortal.kill_backend(connection.scalar(backend)))
-            wait_until(is_back)
+            wait_until(lambda: is_back(before))
         first = stack.enter_context(open_transaction(url))
         # Not if the number had reached the disk, or others before it had not.
         given_again.append(first == lost)
@@ -271,9 +273,11 @@ def test_commit_that_a_crash_undid_is_not_mistaken_for_another_with_its_number(
         if then == "checkpoint":
             server.run("CHECKPOINT")
 
-    def is_back() -> bool:
+    def is_back(before: int) -> bool:
+        """Return whether the server has begun another life: it may not know yet who has died."""
         with contextlib.suppress(DBAPIError):  # while it recovers
-            return bool(server.look(lambda connection: connection.scalar(backend)))
+            now = server.look(lambda connection: connection.scalar(checkpointer))
+            return now not in (None, before)
         return False
 
     given_again: list[bool] = []
