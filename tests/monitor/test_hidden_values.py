@@ -33,7 +33,7 @@ def fail(*_: Any) -> None:
 
 
 def test_monitor_hides_values_in_every_kind_of_failure(memory: Any, tmp_path: Path) -> None:
-    watched: Watched = memory(quarantine_after=1, lock_timeout_ms=200)
+    watched: Watched = memory(quarantine_after=1)
     for part in FAILURES:
         part(watched)
     watched.db.wait_idle()
