@@ -265,10 +265,15 @@ def test_story_of_a_wait_tells_for_whom_and_how_it_ended(watched: Watched) -> No
     one = in_thread(db.run, first)
     assert has_it.wait(PATIENCE_S)
     other = in_thread(db.run, lambda t: t.update(watched.accounts, 1, balance=2))
-    until(lambda: watched.state()["locks"]["queue"])
-    shown = watched.state()["forest"]["shown"]
-    holder = next(node for node in shown if not node["waits_for"])
-    waiter = next(node for node in shown if node["waits_for"])
+
+    def shown() -> list[dict[str, Any]]:
+        nodes: list[dict[str, Any]] = watched.state()["forest"]["shown"]
+        return nodes
+
+    # It is in the queue before its record says so.
+    until(lambda: any(node["waits_for"] and node["waits_since_s"] for node in shown()))
+    holder = next(node for node in shown() if not node["waits_for"])
+    waiter = next(node for node in shown() if node["waits_for"])
     assert waiter["waits_for"] == [holder["id"]]
     assert holder["waits_since_s"] is None
     assert waiter["began_s"] <= waiter["waits_since_s"] <= time.time()
