@@ -378,6 +378,12 @@ def where(watched: Watched) -> tuple[str, int]:
     return host, int(port)
 
 
+def wait_for_clients(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let servers wait so long for each client; those that are open now, too, within a second."""
+    monkeypatch.setattr(_connection, "PATIENCE_S", seconds)
+    monkeypatch.setattr(_connection, "_LOOKS", max(10, round(seconds)))
+
+
 def fill(watched: Watched, stack: ExitStack) -> None:
     """Take every place, with connections that wait to be asked again."""
     for number in range(32):
@@ -398,24 +404,28 @@ def is_answered(watched: Watched) -> bool:
 
 
 def test_server_without_room_turns_away_who_comes_while_all_are_fresh(
-    open_one: Watched, monkeypatch: pytest.MonkeyPatch
+    memory: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_connection, "_MAKES_ROOM_AFTER_S", 1_000.0)
+    monkeypatch.setattr(_connection, "_MAKES_ROOM_AFTER_S", PATIENCE_S)
+    wait_for_clients(monkeypatch, PATIENCE_S)
+    watched = memory()
     with ExitStack() as stack:
-        fill(open_one, stack)
-        with socket.create_connection(where(open_one), timeout=PATIENCE_S) as one_more:
+        fill(watched, stack)
+        with socket.create_connection(where(watched), timeout=PATIENCE_S) as one_more:
             assert received(one_more).startswith(b"HTTP/1.1 503")
-    until(lambda: is_answered(open_one))
+    until(lambda: is_answered(watched))
 
 
 def test_server_without_room_ends_who_is_waited_for_the_longest(
-    open_one: Watched, monkeypatch: pytest.MonkeyPatch
+    memory: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_connection, "_MAKES_ROOM_AFTER_S", 0.0)
+    wait_for_clients(monkeypatch, PATIENCE_S)
+    watched = memory()
     with ExitStack() as stack:
-        fill(open_one, stack)
+        fill(watched, stack)
         for _ in range(40):
-            assert is_answered(open_one)
+            assert is_answered(watched)
 
 
 def test_server_is_called_by_any_name_with_the_token(memory: Callable[..., Watched]) -> None:
@@ -475,10 +485,18 @@ def connections(watched: Watched) -> set[Any]:
 def test_server_ends_who_lets_it_wait(
     open_one: Watched, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr(_connection, "PATIENCE_S", 0.2)
+    begun = threading.Event()  # seen although it may have ended by then
+    begin = _connection.Connection.connection_made
+
+    def noted(connection: Any, transport: Any) -> None:
+        begin(connection, transport)
+        begun.set()
+
+    monkeypatch.setattr(_connection.Connection, "connection_made", noted)
+    wait_for_clients(monkeypatch, 0.2)
     with socket.create_connection(where(open_one), timeout=PATIENCE_S) as connection:
         connection.sendall(sent)
-        until(lambda: connections(open_one))
+        assert begun.wait(PATIENCE_S)
         until(lambda: not connections(open_one))
         while received(connection):
             pass
@@ -505,18 +523,22 @@ class Slow:
 
 
 def test_server_does_not_end_who_waits_for_it(
-    open_one: Watched, call: Caller, monkeypatch: pytest.MonkeyPatch
+    memory: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_connection, "PATIENCE_S", 0.1)
-    monkeypatch.setattr(_connection, "_MAKES_ROOM_AFTER_S", 0.0)
-    slow = Slow(open_one, monkeypatch)
+    wait_for_clients(monkeypatch, PATIENCE_S)
+    watched = memory()
+    slow = Slow(watched, monkeypatch)
+    call = Caller(url_of(watched))
     asking = slow.asked_by(call)
+    monkeypatch.setattr(_connection, "_MAKES_ROOM_AFTER_S", 0.0)
     with ExitStack() as stack:
-        fill(open_one, stack)
-        assert is_answered(open_one)
-        until(lambda: len(connections(open_one)) == 1)
+        fill(watched, stack)
+        assert is_answered(watched)
+        wait_for_clients(monkeypatch, 0.1)
+        until(lambda: len(connections(watched)) == 1)
     slow.goes_on.set()
     assert asking.result(PATIENCE_S) == (200, {"letters": "read"})
+    call.connection.close()
 
 
 def test_server_sends_answers_without_delay(open_one: Watched) -> None:
@@ -553,10 +575,12 @@ def is_listening(address: tuple[str, int]) -> bool:
 def test_server_is_closed_though_an_answer_takes_too_long(
     memory: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_connection, "PATIENCE_S", 1)
     monkeypatch.setattr(_connection, "_LAST_WORD_S", 0.0)
     before = set(threading.enumerate())
-    watched = memory()
+    with monkeypatch.context() as patched:
+        patched.setattr(_connection, "PATIENCE_S", 1)  # when it is closed
+        watched = memory()
+    wait_for_clients(monkeypatch, PATIENCE_S)
     slow = Slow(watched, monkeypatch)
     call = Caller(url_of(watched))
     asking = slow.asked_by(call)
