@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import activedb as adb
 from activedb.events import AccuracyInterval
 from activedb.monitor import collector
+from tests.databases import until
 from tests.ledger import at, declare
 from tests.monitor.scraping import scrape
 from tests.monitor.test_top import shown
@@ -44,9 +45,15 @@ EXPECTED = {"events": 6, "late": 1, "dead": 2, "undecided": 3}
 
 def test_state_and_top_tell_them_apart(watched: Watched) -> None:
     one_of_each(watched.db)
+
+    def totals(state: dict[str, Any]) -> dict[str, int]:
+        (stream,) = state["streams"]
+        return {name: stream[name] for name in EXPECTED}
+
+    until(lambda: totals(watched.state()) == EXPECTED)  # a state does not wait for the database
     state = watched.state()
     (stream,) = state["streams"]
-    assert {name: stream[name] for name in EXPECTED} == EXPECTED
+    assert totals(state) == EXPECTED
     lines = shown(state).splitlines()
     head = next(line.split() for line in lines if "undecided" in line)
     row = next(line.split() for line in lines if line.startswith(stream["name"]))
