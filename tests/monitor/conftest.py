@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import Column, Integer, Table
 
+from activedb.monitor import _remote
+from tests.patience import PATIENCE_S
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -49,6 +52,12 @@ class Watched:
     def steps(self, id: int) -> list[str]:
         """The words of a story's steps."""
         return [step["what"] for step in self.story(id)["steps"]]
+
+
+@pytest.fixture(autouse=True)
+def patient_remotes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let those who ask a monitor over HTTP wait for long: its server runs in this process, too."""
+    monkeypatch.setattr(_remote, "_TIMEOUT_S", PATIENCE_S)
 
 
 @pytest.fixture
