@@ -70,8 +70,9 @@ class Latency:
 
     def __call__(self) -> dict[str, Figure]:
         """Do one run."""
-        load, rate = self._load, self._per_s() / 2
-        per_file = max(round(rate * load.file_s), 1)
+        load = self._load
+        per_file = max(round(self._per_s() / 2 * load.file_s), 1)
+        rate = per_file / load.file_s  # at which they come
         columns = self._workload.events(per_file * round(load.seconds / load.file_s))
         self._runs += 1
         place = self._folder / f"latency-{self._runs}"
