@@ -410,8 +410,8 @@ def test_rate_rows_are_events_and_the_feed_tells_how_fast(playground: Any, click
     last = feed.metrics.last
     assert last is not None
     counted = feed.metrics.counters()
-    # The batch at which it was stopped may not count as processed.
-    assert 3 <= counted["batches"] == last.batch_id + 1 <= 4
+    # It ends soon after it was stopped: others may come by then, and the last may not be counted.
+    assert 3 <= counted["batches"] == last.batch_id + 1 <= len(playground.batches)
     assert counted["rows"] == sum(b.table.num_rows for b in playground.batches[: last.batch_id + 1])
     assert 0 < last.apply_s <= last.seconds
     assert last.punctuation_us == playground.batches[last.batch_id].punctuation_us
