@@ -159,8 +159,8 @@ class Case:
         for times in self.worlds:
             yield self._in_any_order(times)
         for told in range(len(self.events) - 1, 0, -1):
-            yield self._possible_by_then(told)
-        yield self._possible_alone(identity)
+            yield from self._possible_by_then(told)
+        yield from self._possible_alone(identity)
 
     def disordered(self, matches: Iterable[Occurrence]) -> str | None:
         """Report a match whose elements of one part are in an order that they have in no world.
@@ -185,20 +185,19 @@ class Case:
                 return f"made {shown([identity])} in the order {numbers}; it is so in no world"
         return None
 
-    def _possible_by_then(self, count: int) -> Counter[Identity]:
-        """Return what a world makes of `count` events, and of later ones that may precede them."""
+    def _possible_by_then(self, count: int) -> Iterator[Counter[Identity]]:
+        """Yield what a world makes of `count` events, and of later ones that may precede them."""
         told = self.events[:count]
         later = [x for x in self.events[count:] if not all(precedes(o, x) for o in told)]
         numbers = [number_of(o) for o in (*told, *later)]
         events = [numbered(o, n) for n, o in enumerate((*told, *later))]
-        worlds = some_worlds(self.expression, events, Random(0))
-        case = Case(self.expression, events, worlds[:CELLS_MAX])
-        return Counter(
-            {_renumbered(identity, numbers): number for identity, number in case.possible.items()}
-        )
+        for possible in _possible(self.expression, events):
+            yield Counter(
+                {_renumbered(identity, numbers): number for identity, number in possible.items()}
+            )
 
-    def _possible_alone(self, identity: Identity) -> Counter[Identity]:
-        """Return what some world makes if a local clock has read only the events of a match.
+    def _possible_alone(self, identity: Identity) -> Iterator[Counter[Identity]]:
+        """Yield what some world makes if a local clock has read only the events of a match.
 
         A pattern does not keep every event, and so not all that clocks show of those that it keeps.
         """
@@ -207,8 +206,7 @@ class Case:
             o if number_of(o) in own else Occurrence(o.name, _without_clock(o), o.params, id=o.id)
             for o in self.events
         ]
-        worlds = some_worlds(self.expression, events, Random(0))
-        return Case(self.expression, events, worlds[:CELLS_MAX]).possible
+        return _possible(self.expression, events)
 
     def missed(self, made: Counter[Identity]) -> str | None:
         """Report a match that was not made although all is known, pair by pair."""
@@ -349,9 +347,24 @@ def some_worlds(
     expression: Expression, events: Sequence[Occurrence], random: Random
 ) -> list[Times]:
     """Return the worlds that the events allow: all, or one more than `CELLS_MAX`."""
+    return list(islice(_all_worlds(expression, events, random), CELLS_MAX + 1))
+
+
+def _all_worlds(
+    expression: Expression, events: Sequence[Occurrence], random: Random
+) -> Iterator[Times]:
     durations_us = durations(expression, END_US)
-    worlds = Worlds(events, durations_us, clock=has_clock(expression)).worlds(random)
-    return list(islice(worlds, CELLS_MAX + 1))
+    return Worlds(events, durations_us, clock=has_clock(expression)).worlds(random)
+
+
+def _possible(expression: Expression, events: Sequence[Occurrence]) -> Iterator[Counter[Identity]]:
+    """Yield what is made in some world: of all worlds, however many, some at a time.
+
+    Without what a local clock has read, or with fewer events, there may be more than `CELLS_MAX`.
+    """
+    worlds = _all_worlds(expression, events, Random(0))
+    while some := list(islice(worlds, CELLS_MAX)):
+        yield Case(expression, events, some).possible
 
 
 def drawn(
