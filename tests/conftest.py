@@ -14,11 +14,15 @@ import sys
 import time
 from collections import Counter
 from datetime import datetime
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants, constants_from_module
 
 from tests import jitter
 from tests.databases import join_threads
@@ -51,6 +55,23 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],  # it measures the machine
 )
 hypothesis.settings.load_profile("activedb")
+
+
+@cache
+def _constants_of_the_product() -> Constants:
+    """Return the constants that Hypothesis draws now and then: of all modules of the product."""
+    found = providers._local_constants  # none yet, but sorted: the same for any PYTHONHASHSEED
+    for package in ("activedb", "coupling", "lockmgr", "pytest_activedb", "spark_bridge"):
+        for path in sorted((_REPOSITORY / package).rglob("*.py")):
+            module = ModuleType(path.stem)
+            module.__file__ = str(path)
+            found |= constants_from_module(module)
+    return found
+
+
+# Else they are those of the modules imported by then: the values drawn from one seed would depend
+# on which tests this process has run before.
+providers._get_local_constants = _constants_of_the_product
 
 # A shell's background job starts with Ctrl-C ignored, and would hand that on to every program here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
