@@ -598,6 +598,8 @@ class TransactionNode:
 
     def _interrupt_beside(self, again_after_s: float, cut_at_s: float) -> None:
         """Call `_interrupt_statements` on a new thread, so that other limits need not wait."""
+        if self.state.is_final:  # the program may have ended, too, and allow no new thread
+            return
         threading.Thread(
             target=self._interrupt_statements,
             args=(again_after_s, cut_at_s),

@@ -136,6 +136,7 @@ def test_message_that_is_cut_off_or_too_long_is_refused(message: Any, data: st.D
 
 @given(st.binary(max_size=60))
 @example(b"Y\0\0\0\5\0int9\0")
+@example(b"I\0\0\0\0N\xff\xff")
 def test_any_bytes_are_a_message_or_are_refused(data: bytes) -> None:
     try:
         message = parse(data)

@@ -109,6 +109,20 @@ def test_timeout_rolls_back_every_inferior(holder: Bank) -> None:
     assert holder.db.admin.counters()["transactions_timed_out"] == 1
 
 
+def test_limit_of_a_transaction_that_has_ended_starts_no_thread(
+    bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is looked at again after a while, when the program may be about to end."""
+    with bank.db.transaction() as t:
+        pass
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading, "Thread", refuse)
+    node_of(t)._interrupt_beside(1, math.inf)
+
+
 def test_timeout_is_not_tried_again(bank: Bank) -> None:
     tries = []
 

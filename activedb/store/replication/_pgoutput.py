@@ -257,6 +257,12 @@ class _MessageReader:
         self.position += form.size
         return int(value)
 
+    def count(self, form: struct.Struct) -> int:
+        count = self.number(form)
+        if count < 0:
+            raise ValueError(f"{count} is no number of parts")
+        return count
+
     def time(self) -> datetime:
         return _EPOCH + timedelta(microseconds=self.number(_INT64))
 
@@ -284,7 +290,7 @@ class _MessageReader:
         return found
 
     def row(self) -> tuple[Value, ...]:
-        return tuple([self._value() for _ in range(self.number(_INT16))])
+        return tuple([self._value() for _ in range(self.count(_INT16))])
 
     def _value(self) -> Value:
         kind = self.mark(b"nut")
@@ -315,7 +321,7 @@ def _relation(r: _MessageReader) -> Relation:
     oid, schema, name = r.number(_UINT32), r.string() or "pg_catalog", r.string()
     identity = r.take(1).decode()
     columns = []
-    for _ in range(r.number(_INT16)):
+    for _ in range(r.count(_INT16)):
         flags, column = r.number(_INT8), r.string()
         columns.append(
             RelationColumn(column, r.number(_UINT32), r.number(_INT32), is_key=bool(flags & 1))
@@ -348,7 +354,7 @@ def _delete(r: _MessageReader) -> Delete:
 
 
 def _truncate(r: _MessageReader) -> Truncate:
-    count, flags = r.number(_INT32), r.number(_INT8)
+    count, flags = r.count(_INT32), r.number(_INT8)
     relations = tuple([r.number(_UINT32) for _ in range(count)])
     return Truncate(relations, cascades=bool(flags & 1), restarts=bool(flags & 2))
 
