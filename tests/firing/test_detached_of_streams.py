@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 import threading
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from activedb.firing import _launcher
 from activedb.store.journals import Journal
 from activedb.store.system import pending_firings
 from tests.databases import PATIENCE_S, until, waits_at_the_server
+from tests.drawing import drawn
 from tests.ledger import EPOCH, at, declare, event, open_ledger
 
 if TYPE_CHECKING:
@@ -138,9 +138,7 @@ def test_feed_asks_for_firings_only_if_there_may_be_some(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Property: whichever feeds fire, nothing is left after each, and the others ask nothing."""
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = drawn("feeds that ask")
     define(ledger, crashes=False)
     monkeypatch.setattr(_launcher, "_RECOVERS_S", math.inf)
     asked: list[str] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from activedb.clock import SimulatedClock
 from activedb.errors import ConnectionLost, FiringsLeft, SerializationConflict
 from activedb.store.system import pending_firings
 from tests.databases import PATIENCE_S, Place, in_thread, until
+from tests.drawing import drawn
 from tests.firing.working import cut, working
 from tests.ledger import EPOCH, Ledger, declare, event, open_ledger
 
@@ -120,9 +120,7 @@ def test_exclusive_rule_of_a_firing_that_is_taken_over_is_decided_by_its_end(
 def test_exclusive_rules_of_a_firing_are_decided_by_its_end_in_any_process(
     there: Place, number: int
 ) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = drawn("exclusive rules of a firing", number)
     mode, outcome = chance.choice(MODES), chance.choice(["commits", "fails"])
     tried: set[int] = set()
     processes = chance.randint(2, 4)

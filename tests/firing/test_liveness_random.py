@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import pytest
 
 import activedb as adb
 from tests.databases import LOCK_TIMEOUT_MS, PATIENCE_S, in_thread, until
+from tests.drawing import drawn
 from tests.firing.contended import SETTINGS, Contended, Killer
 from tests.firing.working import working
 from tests.histories.processes import Server, Worker
@@ -21,12 +21,6 @@ if TYPE_CHECKING:
     from tests.databases import Place
 
 WORKS = 24
-
-
-def drawn() -> tuple[int, random.Random]:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    return seed, random.Random(seed)
 
 
 def settle(contended: Contended) -> None:
@@ -43,7 +37,8 @@ def look(contended: Contended) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("number", range(3))
 def test_contended_firings_end_by_themselves_and_are_done_once(where: Place, number: int) -> None:
-    seed, chance = drawn()
+    chance = drawn("contended", number)
+    seed = chance.randrange(2**32)
     limits = {"retries_max": chance.randint(0, 2), "restarts_max": chance.randint(1, 6)}
     contended = Contended(where.open(**SETTINGS, **limits), seed, faults=0.4)
     contended.fill()
@@ -56,7 +51,8 @@ def test_contended_firings_end_by_themselves_and_are_done_once(where: Place, num
 def test_firings_end_by_themselves_and_are_done_once_though_sessions_are_killed(
     database_url: str, number: int
 ) -> None:
-    seed, chance = drawn()
+    chance = drawn("killed sessions", number)
+    seed = chance.randrange(2**32)
     limits: dict[str, Any] = {
         "retries_max": chance.randint(0, 5),
         "restarts_max": chance.randint(2, 8),
@@ -81,7 +77,8 @@ def test_firings_end_by_themselves_and_are_done_once_though_sessions_are_killed(
 def test_another_process_ends_the_firings_that_a_killed_one_has_left(
     database_url: str, tmp_path: Path, by: str
 ) -> None:
-    seed, chance = drawn()
+    chance = drawn("another process", by)
+    seed = chance.randrange(2**32)
     point = chance.choice(["before flush", "inside flush", "before commit", "after commit"])
     commit = chance.randint(1, 40)
     print(f"{point} of commit {commit}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import pytest
 import activedb as adb
 from activedb.errors import RuleFailed, SerializationConflict
 from tests.databases import PATIENCE_S, Place, until
+from tests.drawing import drawn
 from tests.firing.working import cut, working
 from tests.ledger import Ledger, open_ledger
 
@@ -240,9 +240,7 @@ def test_exclusive_rule_is_decided_by_a_last_try_that_triggers_nothing(
 
 @pytest.mark.parametrize("number", range(12))
 def test_rules_of_early_tries_end_as_the_work_does(where: Place, number: int) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = drawn("early tries", number)
     kind = chance.choice(KINDS)
     tries = [
         Try(

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from random import Random, randrange
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -270,9 +270,7 @@ def test_part_of_random_events_that_is_tried_again_does_what_one_try_does(
 def test_every_committed_change_of_random_tries_has_its_detached_firing_once(
     ledger: Ledger, number: int
 ) -> None:
-    seed = randrange(2**32)
-    print(f"seed {seed}")
-    chance = Random(seed)
+    chance = drawn("changes of random tries", number)
     log_changes(ledger)
     fresh = iter(range(1_000, 9_999))
     committed: list[str] = []

@@ -15,6 +15,7 @@ from activedb.errors import Deadlock, ProgramFailed, SerializationConflict
 from activedb.firing._firings import BatchFirings
 from activedb.transactions import Run
 from tests.databases import PATIENCE_S, in_thread, place, until
+from tests.drawing import drawn
 from tests.firing.working import working
 from tests.workflows.marking import chain, marking, rows_of
 
@@ -177,9 +178,7 @@ def _told(of: Marking, chance: random.Random, likely: float) -> Counter[str]:
 
 @pytest.mark.parametrize("number", range(3))
 def test_random_tries_leave_what_a_run_without_failures_leaves(db: Database, number: int) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = drawn("random tries", number)
     lines = Lines(db)
     of = marking(db, chain(isolated(), isolated(), isolated()))
     db.settings.__dict__["retry_pause_ms"] = 0
