@@ -132,7 +132,10 @@ WAYS = ("insert", "update", "get", "get_many", "query", "for_update", "returning
     ways=st.lists(st.tuples(st.sampled_from(WAYS), st.integers(0, 3)), max_size=8),
     keeps=st.booleans(),
 )
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 def test_rows_changed_in_place_stay_as_they_were_written(
     shelf: Shelf,
     document: Any,

@@ -124,7 +124,9 @@ FLOATS = st.dictionaries(
 @pytest.mark.long
 @given(FLOATS, FLOATS)
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_columns_are_kept_or_refused_as_rows_are(
     where: Place, first: dict[int, float], second: dict[int, float]

@@ -106,10 +106,18 @@ def play(where: Place, conflicts: Conflicts, **settings: Any) -> dict[str, Any]:
     db.signal("A", timestamp=around(9), x=0)
     db._store.trigger = conflicts.trigger
 
+    def rests() -> bool:
+        with db._launcher._idle:
+            return not db._launcher._left()
+
     def is_over() -> bool:
         clock.advance(0.001)  # what was given up for now is tried again; no later moment is due
         db.recover()
-        return not db._launcher._left() and all(
+        # Looked at twice: work may begin meanwhile.
+        return rests() and nothing_is_due() and rests()
+
+    def nothing_is_due() -> bool:
+        return all(
             not s.pending and (s.due_us is None or s.due_us > clock.now().timestamp() * 1_000_000)
             for entry in map(db._catalog.entry, [rule.name for rule in db._catalog])
             for s in ([] if entry is None else [entry.subscription])

@@ -283,7 +283,10 @@ def test_random_workflow_fulfils_all_requirements(workflow: Workflow, data: st.D
 
 
 @pytest.mark.long
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=8,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(workflow=workflows(relax=()), data=st.data())
 def test_random_workflow_anywhere_equals_the_naive_one(
     where: Place, workflow: Workflow, data: st.DataObject
