@@ -76,7 +76,7 @@ def test_node_told_to_begin_after_a_moment_begins_there() -> None:
 
 
 def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What nodes have logged; whatever else this process runs may log, too."""
+    """Return what nodes have logged; whatever else this process runs may log, too."""
     return [each.getMessage() for each in caplog.records if each.name == "activedb.events"]
 
 

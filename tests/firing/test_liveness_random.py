@@ -66,7 +66,7 @@ def test_firings_end_by_themselves_and_are_done_once_though_sessions_are_killed(
         killing.result(PATIENCE_S)
         assert killer.killed
         in_thread(db.wait_idle).result(PATIENCE_S)
-        # By connections that nobody has cut: the last cut may be noticed by who looks.
+        # By connections that were not cut: the last cut may be noticed by who looks.
         with adb.connect(database_url) as uncut:
             contended.ledger = open_ledger(uncut)
             look(contended)

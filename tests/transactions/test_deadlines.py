@@ -112,7 +112,7 @@ def test_timeout_rolls_back_every_inferior(holder: Bank) -> None:
 def test_limit_of_a_transaction_that_has_ended_starts_no_thread(
     bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is looked at again after a while, when the program may be about to end."""
+    """The alarm looks again after a while, when the program may be about to end."""
     with bank.db.transaction() as t:
         pass
 

@@ -59,7 +59,7 @@ class Meeting:
     """Two transactions, each of which goes on to its second half when both have done the first.
 
     One that is refused tries again when the other has ended: the server refuses it before it lets
-    anybody see the commit of the other, and until then it would refuse the next try, too.
+    others see the commit of the other, and until then it would refuse the next try, too.
     """
 
     def __init__(self, bank: Bank):

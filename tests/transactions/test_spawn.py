@@ -354,7 +354,7 @@ def test_two_children_that_each_wait_for_an_offer_the_other_keeps_from_being_mad
     have_met: set[str] = set()
 
     def meet(who: str) -> None:
-        if who not in have_met:  # a victim that is tried again meets nobody
+        if who not in have_met:  # a victim that is tried again meets no other transaction
             have_met.add(who)
             ready.wait()
 
