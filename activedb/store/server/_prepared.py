@@ -351,9 +351,9 @@ class Prepared:
 
 
 def cut(driver: psycopg.Connection[Any]) -> None:
-    """Sever a connection from another thread, without waiting; a call waiting on it finds it lost.
+    """Sever a connection from any thread, without waiting; a call waiting on it finds it lost.
 
-    REQUIRES: a call on it is under way and cannot end meanwhile.
+    REQUIRES: on another thread, a call on it is under way and cannot end meanwhile.
 
     That call may close the connection, and its descriptor may be reused for another socket. So this
     shuts down a duplicate of the descriptor: it is the right socket if the connection had the same
@@ -391,7 +391,8 @@ def _exchanged(low: Any, calls: Sequence[_MessagePart], watch: SpinWait) -> PQGe
     """Send a pipeline and receive its results, up to its sync, in one wait if possible.
 
     psycopg's own generators wait for each message's answer separately, which costs as much as the
-    pipeline saves. If this is interrupted anywhere, psycopg cancels what the server does.
+    pipeline saves. If this is interrupted anywhere, psycopg cancels what the server does; it is too
+    early for that only in the moment before the server has begun.
     """
     for call in calls:
         call.send(*call.arguments)
