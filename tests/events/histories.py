@@ -73,11 +73,17 @@ class Course:
         Whether time is advanced to each event before it is fed; else advances are random.
     withdrawals : int or None
         How many feeds back a withdrawn one may lie; None: no withdrawals.
+    late : bool
+        Whether time is advanced before every other feed, so that many feeds are late.
+    names : str
+        The names of events; one that stands there twice is as frequent.
     """
 
     size: int = 9
     ordered: bool = False
     withdrawals: int | None = None
+    late: bool = False
+    names: str = "ABC"
 
 
 def _history(choose: Chooser, course: Course) -> list[Any]:
@@ -87,7 +93,7 @@ def _history(choose: Chooser, course: Course) -> list[Any]:
     last = choose.pick([LAST, 5])
     feeds = [
         Feed(
-            choose.pick("ABC"),
+            choose.pick(course.names),
             choose.integer(0, last),
             choose.integer(0, workers),
             choose.integer(0, 1),
@@ -108,6 +114,8 @@ def _history(choose: Chooser, course: Course) -> list[Any]:
             steps.append(Cut())
         elif extra == 4 and not course.ordered:
             steps.append(Advance(choose.integer(0, LAST + 3)))
+        if course.late and choose.integer(0, 1):
+            steps.append(Advance(choose.integer(0, LAST)))
         if course.ordered:
             steps.append(Advance(feed.at))
         steps.append(feed)

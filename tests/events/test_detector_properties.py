@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -10,12 +11,23 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from activedb.errors import PartialsExceeded
-from activedb.events import Detector, Expression, Occurrence, detect, event, many, seq
+from activedb.events import (
+    Detector,
+    Expression,
+    Occurrence,
+    any_of,
+    detect,
+    event,
+    every,
+    many,
+    seq,
+    some_of,
+)
 from tests.drawing import SCALE, Worlds
 
 from .comparison import compare
 from .descriptions import Labels, described_made, described_match
-from .generation import CONTEXTS, EVERYTHING, Plan, plans, random_expression
+from .generation import CONTEXTS, EVERYTHING, Plan, Reads, plans, random_expression
 from .histories import Advance, Course, Feed, histories, random_history
 from .reference import Reference
 
@@ -41,6 +53,10 @@ FAMILIES = {
     "predicates that read": (
         Plan(ending=True, reading=True, contexts=ALL_CONTEXTS),
         Course(9, withdrawals=0),
+    ),
+    "everything that reads, often late": (
+        replace(EVERYTHING, reading=True),
+        Course(8, withdrawals=0, late=True),
     ),
     "everything, in order": (EVERYTHING, Course(8, ordered=True)),
     "everything, in any order": (EVERYTHING, Course(8, withdrawals=0)),
@@ -70,6 +86,79 @@ def test_detector_over_dense_histories_equals_the_definition(family: str, seed: 
     worlds = Worlds(60 * SCALE, "dense", family, seed, matches=1)
     for random in worlds:
         expression, steps = random_expression(random, plan), random_history(random, course)
+        worlds.met["matches"] += compare(expression, steps)
+
+
+def closed_by_time(random: Random) -> Expression:
+    """A sequence of A's without B's after them, with a predicate that reads."""
+    parts: list[Any] = [event("A", alias=f"p{n}") for n in range(random.randint(1, 2))]
+    most = random.choice([1, 2, None])
+    several = many(event("A", alias="k"), random.randint(0, 1), most, greedy=random.random() < 0.5)
+    parts.insert(random.randint(0, len(parts)), several)
+    made = seq(*parts, ~event("B")).within(random.randint(2, 4)).reading(Reads())
+    made = made.context(random.choice(ALL_CONTEXTS)).selecting(random.choice(SELECTIONS))
+    to = random.choice(SKIPS)
+    if to == "none":
+        return made
+    return made.skipping(to, random.choice(made.names) if to in ("to_first", "to_last") else None)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_window_that_ends_again_completes_what_has_come_since(seed: int) -> None:
+    # What was read at the first end may read otherwise at the next, and must not be in the way.
+    worlds = Worlds(200 * SCALE, "ends again", seed, matches=1)
+    for random in worlds:
+        expression = closed_by_time(random)
+        steps = random_history(random, Course(8, late=True, names="AAAB"))
+        worlds.met["matches"] += compare(expression, steps)
+
+
+@dataclass(frozen=True)
+class ReadsNames:
+    """A predicate that reads which event each name is bound to."""
+
+    def __call__(self, t: int, parts: Any) -> bool:
+        read = t
+        for name, bound in parts.items():
+            for o in bound if isinstance(bound, tuple) else (bound,):
+                read += ord(name[-1]) * (o.us // 1_000_000 + 1)
+        return read % 3 > 0
+
+
+def of_several_names(random: Random) -> Expression:
+    """An expression that one event may match under several names, with a predicate that reads."""
+
+    def part(name: str) -> Expression:
+        alone = event("A", alias=name)
+        match random.randint(0, 3):
+            case 0:
+                return alone
+            case 1:
+                return seq(many(event("B", alias=f"k{name}"), 0, 1), alone).within(2)
+            case 2:
+                return alone.after(random.randint(1, 2))
+        return every(2, alias=name)
+
+    either = [part(f"p{n}") for n in range(random.randint(2, 3))]
+    made: Any
+    match random.randint(0, 2):
+        case 0:
+            made = some_of(random.randint(1, 2), *either)
+        case 1:
+            made = seq(any_of(*either), event("A", alias="x") | event("B", alias="y")).within(4)
+        case _:
+            made = seq(many(event("A", alias="k"), 0, 2), any_of(*either)).within(4)
+    made = made.reading(ReadsNames()).context(random.choice(ALL_CONTEXTS))
+    assert isinstance(made, Expression)
+    return made
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_predicate_that_reads_is_asked_for_each_binding_of_the_events(seed: int) -> None:
+    worlds = Worlds(200 * SCALE, "several names", seed, matches=1)
+    for random in worlds:
+        expression = of_several_names(random)
+        steps = random_history(random, Course(8, late=True, names="AAAB"))
         worlds.met["matches"] += compare(expression, steps)
 
 

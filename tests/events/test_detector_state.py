@@ -202,6 +202,26 @@ def test_reading_of_an_event_is_asked_once_and_survives_withdrawals() -> None:
     assert asked == [("t2", 1_000_000), ("t3", 2_000_000)]
 
 
+def test_reading_is_asked_for_each_tick_of_a_clock_and_survives_withdrawals() -> None:
+    asked = []
+
+    def says(t: Any, parts: Any) -> bool:
+        asked.append((t, parts["tick"].us // 1_000_000))
+        return bool(asked[-1][1] % 2)
+
+    detector = Detector(seq(A, every(1, alias="tick")).within(20).reading(says))
+    detector.advance(0)
+    other = o("A", 0)
+    detector.feed(other)
+    detector.feed(o("A", 1))
+    # Nothing keeps the ticks, so that one may have the address of one before.
+    found = detector.advance(8_000_000, "t1")
+    assert [m.us for m in found if m.parts["A"] is not other] == [3_000_000, 5_000_000, 7_000_000]
+    seen = len(asked)
+    detector.withdraw(other)
+    assert len(asked) == seen
+
+
 def test_reading_of_a_match_is_asked_after_all_other_predicates() -> None:
     asked = []
 

@@ -125,11 +125,16 @@ class Backtracking:
                             found.doubts = (*found.doubts, (new[3], last[3]))
                         yield found
 
-    def closed(self, firsts: Iterable[tuple[int, Entry]]) -> Iterator[Possible]:
-        """Yield the candidates with these first constituents that the end of a window completes."""
+    def closed(self, firsts: Iterable[tuple[int, Entry]], since: int = -1) -> Iterator[Possible]:
+        """Yield the candidates with these first constituents that the end of a window completes.
+
+        One of their constituents has arrived at `since` or later.
+        """
         for first in firsts:
             for path in self._onwards([first]):
                 if not self.layout.closes[path[-1][0]]:
+                    continue
+                if since >= 0 and all(entry[2] < since for _, entry in path):
                     continue
                 found = self.judged(path, is_closed=True)
                 if found is not None:

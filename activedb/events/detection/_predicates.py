@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from activedb.errors import BadEvent, StoreError, TransactionError
 from activedb.events._occurrence import Occurrence
-from activedb.events.detection._entry import Candidate, Entry, Stage, leaves
+from activedb.events.detection._entry import Candidate, Entry, Stage
 from activedb.functions import checked_result
 
 if TYPE_CHECKING:
@@ -117,12 +117,7 @@ class Predicates:
         if not self.readings:
             return True
         shown = MappingProxyType(dict(parts))
-        asked = tuple(
-            leaf
-            for part in parts.values()
-            for o in (part if type(part) is tuple else (part,))
-            for leaf in leaves(o)
-        )
+        asked = _described(parts)
         for number, reading in enumerate(self.readings):
             key = (index, number, asked)
             said = moment.said.get(key)
@@ -133,6 +128,31 @@ class Predicates:
             if not said:
                 return False
         return True
+
+
+def _described(parts: Mapping[str, Any]) -> tuple[Hashable, ...]:
+    """Return what a reading sees of parts, the same when their step is done again.
+
+    Composites and ticks of clocks are made anew then. The same events may be bound to other names,
+    or at other times after a delay, by other candidates of the step.
+    """
+    return tuple(
+        [
+            (
+                name,
+                tuple([_described_event(o) for o in part])
+                if type(part) is tuple
+                else _described_event(part),
+            )
+            for name, part in parts.items()
+        ]
+    )
+
+
+def _described_event(o: Occurrence) -> Hashable:
+    if o.parts:
+        return (o.us, _described(o.parts))
+    return (o.key, o.us) if o.key[0] == "clock" else o
 
 
 def _forgiving(predicate: Callable[..., object]) -> Callable[..., object]:

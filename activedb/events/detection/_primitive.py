@@ -61,7 +61,7 @@ def takes(primitive: Primitive, o: Occurrence, moment: Moment) -> bool:
         return False
     if primitive.reading is None:
         return True
-    key = (primitive, id(o))
+    key = (primitive, o)  # not its id(), which another one may have once it is gone
     said = moment.said.get(key)
     if said is None:
         found = primitive.reading(moment.reader, o)

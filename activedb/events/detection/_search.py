@@ -61,6 +61,9 @@ class Viability:
         True if the most preferred candidate for each first constituent suffices.
     skipped : sequence of Span
         The spans in which no candidate may begin.
+    since : int
+        Least arrival that some constituent must have: earlier ends of this window have decided the
+        other candidates.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class Viability:
         without: set[int] | frozenset[int] = frozenset(),
         one_per_first: bool = False,
         skipped: Sequence[Span] = (),
+        since: int = -1,
     ):
         self.layout = layout
         self.group = group
@@ -90,6 +94,7 @@ class Viability:
         self.last: Entry = last
         self.without = without
         self.skipped = skipped
+        self.since = since
         # Under next and strict, only the most preferred candidate with the same ends counts. At the
         # end of a window the last constituents differ.
         self.one_per_ends = layout.is_picky and self.at_end
@@ -631,6 +636,8 @@ class Search(Viability):
     def _complete(self, number: int, count: int) -> Candidate | None:
         """Return the candidate of the path and the last constituent; None if a condition fails."""
         layout, last, path = self.layout, self.last, self._path
+        if self.since >= 0 and not self._is_new():
+            return None
         if self.at_end:
             if layout.begins_negated and not self.is_prefix:
                 assert layout.window_us is not None
@@ -660,6 +667,13 @@ class Search(Viability):
         finally:
             path.pop()
             self._put_back(changed)
+
+    def _is_new(self) -> bool:
+        """Return whether a constituent has arrived since the end of the window was decided."""
+        arrivals = [entry[2] for _, entry in self._path]
+        if not self.at_end:
+            arrivals.append(self.last[2])
+        return max(arrivals) >= self.since
 
     def _judge_complete(self, number: int, parts: dict[str, Any]) -> bool:
         predicates = self.layout.predicates

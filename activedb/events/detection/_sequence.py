@@ -486,27 +486,23 @@ class SequenceNode(CombinationNode):
         if self.shared.is_inexact:
             possible = []
             for group in groups:
-                known = group.decided.get(start_us, -1)
-                closing = self.possibly_closed(group, moment)
-                found = [
-                    each
-                    for each in self.shared.bound.taken(closing, self.name, is_sorted=False)
-                    if known < 0 or any(arrival >= known for arrival in each.arrivals)
-                ]
-                possible.append((group, found))
+                closing = self.possibly_closed(group, moment, group.decided.get(start_us, -1))
+                found = self.shared.bound.taken(closing, self.name, is_sorted=False)
+                possible.append((group, list(found)))
             made = self.judge(possible, moment, start_us)
         else:
-            completed = []
-            for group in groups:
-                known = group.decided.get(start_us, -1)
-                closed = self.closed(group, moment)
-                completed.append((group, _of_new(closed, known) if known >= 0 else closed))
+            completed = [
+                (group, self.closed(group, moment, group.decided.get(start_us, -1)))
+                for group in groups
+            ]
             made = self.make(completed, moment, moment.us)
         for group in groups:
             assign(group.own_decided(), start_us, next(self.shared.arrivals), moment.journal)
         return made
 
-    def possibly_closed(self, group: EntryGroup, moment: Moment) -> Iterator[Possible]:
+    def possibly_closed(
+        self, group: EntryGroup, moment: Moment, since: int = -1
+    ) -> Iterator[Possible]:
         """Yield the candidates that the end of a window completes, if the order is uncertain."""
         relation, layout = self.shared.policy.relation, self.layout
         assert layout.window_us is not None
@@ -518,10 +514,13 @@ class SequenceNode(CombinationNode):
             for entry in entries
             if relation.begins(entry[3])[1] == begin_us
         ]
-        return self._search(group, moment).closed(firsts)
+        return self._search(group, moment).closed(firsts, since)
 
-    def closed(self, group: EntryGroup, moment: Moment) -> Iterable[Candidate]:
-        """Return the candidates that the end of a window completes, in the order of preference."""
+    def closed(self, group: EntryGroup, moment: Moment, since: int = -1) -> Iterable[Candidate]:
+        """Return the candidates that the end of a window completes, in the order of preference.
+
+        If an earlier end has decided the window, `since` is the arrival of the next entry then.
+        """
         layout = self.layout
         if layout.is_local:
             return Search(
@@ -534,6 +533,7 @@ class SequenceNode(CombinationNode):
                 without=frozenset() if layout.is_picky else group.used,
                 one_per_first=self.chooser.one_per_first,
                 skipped=group.spans,
+                since=since,
             ).candidates()
         # Predicates on a complete candidate count at the place of its last constituent, so there is
         # one search for each possible last constituent.
@@ -545,7 +545,9 @@ class SequenceNode(CombinationNode):
                 low = bisect_left(entries, (moment.us - layout.window_us,))
                 high = bisect_left(entries, (moment.us + 1,))
                 searches += [
-                    Search(layout, group, moment, number, entry, moment.us).candidates()
+                    Search(
+                        layout, group, moment, number, entry, moment.us, since=since
+                    ).candidates()
                     for entry in entries[low:high]
                 ]
         return _one_per_ends(merge(*searches, key=self.order))
@@ -649,11 +651,6 @@ class SequenceNode(CombinationNode):
         self.groups.count -= 1
         if group.oldest_us() is None:
             del self.groups.by_key[key]
-
-
-def _of_new(candidates: Iterable[Candidate], arrival: int) -> Iterator[Candidate]:
-    """Yield the candidates with a constituent that arrived then or later."""
-    return (c for c in candidates if any(entry[2] >= arrival for entry in constituents(c)))
 
 
 def _one_per_ends(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
