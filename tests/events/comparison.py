@@ -27,7 +27,7 @@ def compare(expression: Expression, steps: Sequence[Any]) -> int:
             case Advance():
                 pair.advance(step.at * 1_000_000, number)
             case Withdraw():
-                pair.withdraw(step.back)
+                pair.withdraw(step.back, number)
             case Trim():
                 pair.trim(
                     min(later.at for later in steps[number:] if isinstance(later, Feed | Advance))
@@ -81,12 +81,12 @@ class Pair:
         due_us = self.detector.due_us
         assert due_us is None or due_us >= us, f"due_us is {due_us} after advance to {us}"
 
-    def withdraw(self, back: int) -> None:
+    def withdraw(self, back: int, reader: Any = None) -> None:
         """Withdraw one of the last feeds; nothing if there are not so many since a cut."""
         if back < len(self._fed):
             o = self._fed.pop(-1 - back)
-            self.detector.withdraw(o)
-            self.reference.withdraw(o)
+            self.detector.withdraw(o, reader)
+            self.reference.withdraw(o, reader)
 
     def trim(self, at: int) -> None:
         """Trim the detector to a time, or to what is due before it."""

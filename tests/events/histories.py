@@ -73,6 +73,8 @@ class Course:
         Whether time is advanced to each event before it is fed; else advances are random.
     withdrawals : int or None
         How many feeds back a withdrawn one may lie; None: no withdrawals.
+    trims : bool
+        Whether the detector is trimmed now and then.
     late : bool
         Whether time is advanced before every other feed, so that many feeds are late.
     names : str
@@ -82,6 +84,7 @@ class Course:
     size: int = 9
     ordered: bool = False
     withdrawals: int | None = None
+    trims: bool = True
     late: bool = False
     names: str = "ABC"
 
@@ -108,7 +111,7 @@ def _history(choose: Chooser, course: Course) -> list[Any]:
         extra = choose.integer(0, 7)
         if extra == 7 and course.withdrawals is not None:
             steps.append(Withdraw(choose.integer(0, course.withdrawals)))
-        elif extra == 6:
+        elif extra == 6 and course.trims:
             steps.append(Trim())
         elif extra == 5:
             steps.append(Cut())

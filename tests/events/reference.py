@@ -32,6 +32,7 @@ class Reference:
     def __init__(self, expression: Expression):
         self.expression = expression
         self.steps: list[tuple[str, Any, Any]] = []
+        self.answers: dict[tuple[object, ...], bool] = {}
         self._begin()
 
     def feed(self, o: Occurrence, reader: Any = None) -> list[Made]:
@@ -40,36 +41,39 @@ class Reference:
     def advance(self, us: int, reader: Any = None) -> list[Made]:
         return self._do(("advance", us, reader))
 
-    def withdraw(self, o: Occurrence) -> None:
+    def withdraw(self, o: Occurrence, reader: Any = None) -> None:
         """Leave out the last feed of this very object; time stays advanced."""
         for place in range(len(self.steps) - 1, -1, -1):
             if self.steps[place][1] is o:
                 self.steps[place] = ("told", o.us, None)
-                self._replay()
+                self._replay(reader)
                 return
 
     def _begin(self) -> None:
-        self.history = History()
+        self.history = History(answers=self.answers)
         self.root = node_of(self.expression, self.history)
 
-    def _replay(self) -> None:
+    def _replay(self, reader: Any = None) -> None:
         self._begin()
-        for step in self.steps:
-            self._perform(step)
+        for number, (kind, what, _) in enumerate(self.steps):
+            self._perform(number, (kind, what, reader))
 
     def _do(self, step: tuple[str, Any, Any]) -> list[Made]:
+        number = len(self.steps)
         try:
-            found = self._perform(step)
+            found = self._perform(number, step)
         except Exception:
             self._replay()  # a feed that raises has changed nothing
+            for key in [key for key in self.answers if key[0] == number]:
+                del self.answers[key]
             raise
         self.steps.append(step)
         return found
 
-    def _perform(self, step: tuple[str, Any, Any]) -> list[Made]:
+    def _perform(self, number: int, step: tuple[str, Any, Any]) -> list[Made]:
         kind, what, reader = step
         history = self.history
-        history.reader = reader
+        history.step, history.reader = number, reader
         us = what.us if kind == "feed" else what
         if history.begun_us is None:
             history.begun_us = us

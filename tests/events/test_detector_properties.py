@@ -15,6 +15,7 @@ from activedb.events import (
     Detector,
     Expression,
     Occurrence,
+    all_of,
     any_of,
     detect,
     event,
@@ -160,6 +161,34 @@ def test_predicate_that_reads_is_asked_for_each_binding_of_the_events(seed: int)
         expression = of_several_names(random)
         steps = random_history(random, Course(8, late=True, names="AAAB"))
         worlds.met["matches"] += compare(expression, steps)
+
+
+def of_what_was_read(random: Random) -> Expression:
+    """An expression whose matches depend on what earlier steps have read."""
+    inner: Any
+    match random.randint(0, 3):
+        case 0:
+            inner = seq(event("A"), event("B"))
+        case 1:
+            inner = all_of(event("A"), random.choice([event("B"), every(2, alias="tick")]))
+        case 2:
+            inner = seq(many(event("A"), 1, 2), ~event("B")).within(2)
+        case _:
+            inner = some_of(1, event("A").after(1), event("B"))
+    inner = inner.reading(Reads())
+    if random.random() < 0.3:
+        inner = inner.after(1)
+    made: Expression = seq(inner, event("A", alias="last", reading=Reads()))
+    return made
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_step_done_again_does_not_read_again(seed: int) -> None:
+    worlds = Worlds(200 * SCALE, "read once", seed, matches=1)
+    for random in worlds:
+        expression = of_what_was_read(random)
+        course = Course(8, withdrawals=7, trims=False, late=True, names="AAB")
+        worlds.met["matches"] += compare(expression, random_history(random, course))
 
 
 def in_order(expression: Expression, feeds: list[tuple[int, Occurrence]], end_us: int) -> list[Any]:

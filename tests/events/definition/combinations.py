@@ -273,5 +273,5 @@ class ConjunctionNode(CombinationNode):
             return False
         parts = self.mapping(candidate)
         return all(p(parts) for p in self.expression.predicates) and all(
-            reading(self.history.reader, parts) for reading in self.expression.readings
+            self.history.says(reading, parts) for reading in self.expression.readings
         )

@@ -53,6 +53,9 @@ class History:
     begun_us: int | None = None
     """First time to which time was advanced or at which an event was fed."""
     reader: Any = None
+    step: int = 0
+    answers: dict[tuple[object, ...], bool] = field(default_factory=dict)
+    """Answers of predicates that read, by step: they are not asked again."""
     ranks: dict[int, int] | None = None
     """Rank of each primitive event, if one of all possible orders is tried."""
     takes_any_order: bool = False
@@ -64,6 +67,23 @@ class History:
         if self.ranks is None:
             return x.high_us < y.low_us or (x.high_us == y.low_us and _is_ordered_locally(x, y))
         return max(self.ranks[id(a)] for a in x.leaves) < min(self.ranks[id(b)] for b in y.leaves)
+
+    def says(self, reading: Any, bound: Any) -> bool:
+        """Return the answer of a predicate that reads, in this step."""
+        seen = self._seen(bound if isinstance(bound, Mapping) else {"": bound})
+        key = (self.step, id(reading), seen)
+        if key not in self.answers:
+            self.answers[key] = bool(reading(self.reader, bound))
+        return self.answers[key]
+
+    def _seen(self, parts: Mapping[str, Any]) -> tuple[object, ...]:
+        """Describe parts, alike for composites and moments of clocks that are made anew."""
+        found: list[object] = []
+        for name, bound in parts.items():
+            for o in bound if isinstance(bound, tuple) else (bound,):
+                is_fed = any(made.event is o for made in self.fed)
+                found.append((name, id(o) if is_fed else (o.name, o.us, self._seen(o.parts))))
+        return tuple(found)
 
 
 def _is_ordered_locally(x: Made, y: Made) -> bool:

@@ -110,7 +110,7 @@ class PrimitiveNode(Node):
         if not self.expression.takes(fed.event):
             return []
         reading = self.expression.reading
-        if reading is not None and not reading(self.history.reader, fed.event):
+        if reading is not None and not self.history.says(reading, fed.event):
             return []
         return [replace(fed, parts={name: fed.event})]
 

@@ -139,7 +139,7 @@ class SequenceNode(CombinationNode):
         if not self.prefix_holds(parts, whole=True):
             return False
         mapping = self.mapping(candidate)
-        return all(reading(self.history.reader, mapping) for reading in self.expression.readings)
+        return all(self.history.says(reading, mapping) for reading in self.expression.readings)
 
     def prefix_holds(self, parts: list[Any], *, whole: bool) -> bool:
         """Return whether conditions 2 and 6 and the selection hold for the first or all parts."""
