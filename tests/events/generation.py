@@ -65,11 +65,16 @@ class Rising:
 
 @dataclass(frozen=True)
 class Reads:
-    """A predicate that reads: the reader is a number, and whole seconds count besides."""
+    """A predicate that reads: the reader is a number, and what is bound to which name counts."""
 
     def __call__(self, t: int, bound: Any) -> bool:
-        us = bound.us if isinstance(bound, Occurrence) else len(bound) * SECOND_US
-        return (t + us // SECOND_US) % 3 > 0
+        if isinstance(bound, Occurrence):
+            bound = {"": bound}
+        read = t
+        for number, (name, bound_to) in enumerate(bound.items()):
+            for o in bound_to if isinstance(bound_to, tuple) else (bound_to,):
+                read += (number + len(name)) * (o.us // SECOND_US + 1) + o.us // SECOND_US
+        return read % 3 > 0
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -114,18 +114,6 @@ def test_window_that_ends_again_completes_what_has_come_since(seed: int) -> None
         worlds.met["matches"] += compare(expression, steps)
 
 
-@dataclass(frozen=True)
-class ReadsNames:
-    """A predicate that reads which event each name is bound to."""
-
-    def __call__(self, t: int, parts: Any) -> bool:
-        read = t
-        for name, bound in parts.items():
-            for o in bound if isinstance(bound, tuple) else (bound,):
-                read += ord(name[-1]) * (o.us // 1_000_000 + 1)
-        return read % 3 > 0
-
-
 def of_several_names(random: Random) -> Expression:
     """An expression that one event may match under several names, with a predicate that reads."""
 
@@ -149,7 +137,7 @@ def of_several_names(random: Random) -> Expression:
             made = seq(any_of(*either), event("A", alias="x") | event("B", alias="y")).within(4)
         case _:
             made = seq(many(event("A", alias="k"), 0, 2), any_of(*either)).within(4)
-    made = made.reading(ReadsNames()).context(random.choice(ALL_CONTEXTS))
+    made = made.reading(Reads()).context(random.choice(ALL_CONTEXTS))
     assert isinstance(made, Expression)
     return made
 

@@ -10,6 +10,7 @@ import pytest
 
 from activedb.errors import BadEvent, PartialsExceeded, PatternError
 from activedb.events import (
+    AccuracyInterval,
     Detector,
     Expression,
     Occurrence,
@@ -238,6 +239,30 @@ def test_reading_of_a_match_is_asked_after_all_other_predicates() -> None:
     assert detector.feed(o("B", 4), "no") == []
     assert len(detector.feed(o("B", 5), "yes")) == 2
     assert asked == [2_000_000, 3_000_000] * 2
+
+
+@pytest.mark.parametrize("policy", ["certain", "reading", "possible"])
+@pytest.mark.parametrize("knows_intervals", [False, True])
+def test_reading_does_not_decide_which_event_is_the_next_one(
+    knows_intervals: bool, policy: str
+) -> None:
+    def is_second(t: Any, parts: Any) -> bool:
+        return bool(parts["B"].us == 3_000_000)
+
+    following = seq(A, B).selecting("next")
+    for expression, count in [
+        (following.reading(is_second), 0),
+        (following.where(lambda parts: is_second(None, parts)), 1),
+    ]:
+        detector = Detector(expression, on_uncertain=policy)
+        if knows_intervals:
+            uncertain = Occurrence("A", AccuracyInterval(-9, -10, -8), {})
+            detector.feed(uncertain)
+            detector.withdraw(uncertain)
+        found = [
+            match for event_ in (o("A", 1), o("B", 2), o("B", 3)) for match in detector.feed(event_)
+        ]
+        assert (len(found), detector.is_inexact) == (count, knows_intervals)
 
 
 def test_partials_max_drops_the_oldest_by_place() -> None:

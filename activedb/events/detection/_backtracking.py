@@ -111,7 +111,7 @@ class Backtracking:
                         and self.relation.precedes(new[3], last[3])
                     )
                     if not self.layout.completes[path[-1][0]] or (
-                        is_late and self.moment.index < 0
+                        is_late and (self.moment.index < 0 or not self.shared.policy.doubts)
                     ):
                         continue
                     key = tuple([(number, entry[2]) for number, entry in path])
@@ -329,7 +329,8 @@ class Backtracking:
                         continue
                     is_reached = True
                     if count == 0 and window_us is not None:
-                        least, most = relation.ends(last)
+                        # A prefix may begin if its first constituent alone may.
+                        least, most = relation.ends(first if self.is_prefix else last)
                         if relation.ends(x)[1] < least - window_us:
                             continue
                         is_reached = relation.ends(x)[0] >= most - window_us
@@ -421,7 +422,10 @@ class Backtracking:
     def _is_eligible(
         self, prefix: Path, number: int, entry: Entry, is_last: bool
     ) -> tuple[bool, bool]:
-        """Return whether an entry may extend a prefix, and whether it certainly does."""
+        """Return whether an entry may extend a prefix, and whether it certainly does.
+
+        Predicates that read are not evaluated: they don't decide which event is the next one.
+        """
         first, before, o = prefix[0][1][3], prefix[-1][1][3], entry[3]
         window_us, layout = self.layout.window_us, self.layout
         if window_us is not None and self._least_us(first, o) > window_us:
@@ -439,14 +443,17 @@ class Backtracking:
             if negated is None:
                 return False, False
             surely = surely and not negated
-        if is_last and (predicates.final or predicates.readings or any(predicates.leaving)):
-            surely = False
-        if not predicates.are_staged:
+        if not (predicates.are_staged or (is_last and predicates.final)):
             return True, surely
-        parts = parts_of(self._candidate(path), layout.stages[: self.count])
+        stages = self.layout.stages[: self.count]
+        parts = parts_of(self._candidate(path), stages)
         count = sum(stage == number for stage, _ in path)
         try:
-            return predicates.joins(number, count, parts), surely
+            holds = predicates.joins(number, count, parts)
+            if holds and is_last:
+                left = all(predicates.leaves(each, parts) for each in range(number, self.count))
+                holds = left and predicates.holds_finally(parts)
+            return holds, surely
         except Exception:
             if entry[2] < YET_TO_BE_FED:
                 raise

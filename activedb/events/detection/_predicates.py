@@ -105,15 +105,17 @@ class Predicates:
 
     def holds_finally(self, parts: Mapping[str, Any]) -> bool:
         """Return whether the predicates on a complete candidate hold, except readings."""
+        if not self.final:
+            return True
         shown = MappingProxyType(dict(parts))
         return all(checked_result(predicate(shown), "a predicate") for predicate in self.final)
 
     def completes(self, parts: Mapping[str, Any], moment: Moment, index: int) -> bool:
         """Return whether the predicates on a complete candidate hold, readings last."""
-        if not self.final and not self.readings:
-            return True
-        if not self.holds_finally(parts):
-            return False
+        return self.holds_finally(parts) and self.reads_true(parts, moment, index)
+
+    def reads_true(self, parts: Mapping[str, Any], moment: Moment, index: int) -> bool:
+        """Return whether the readings of a complete candidate hold; each is evaluated once."""
         if not self.readings:
             return True
         shown = MappingProxyType(dict(parts))

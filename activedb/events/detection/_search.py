@@ -627,7 +627,7 @@ class Search(Viability):
         if layout.predicates.is_empty:
             return True
         changed = self._place(number, entry, count)
-        holds = self._judge_complete(number, self._parts)
+        holds = self._holds(number, self._parts) is not None
         self._put_back(changed)
         return holds
 
@@ -661,7 +661,10 @@ class Search(Viability):
                 changed = self._place(number, last, count)
                 if not layout.predicates.joins(number, count + 1, self._parts):
                     return None
-                if not self._judge_complete(number, self._parts):
+                whole = self._holds(number, self._parts)
+                if whole is None:
+                    return None
+                if not layout.predicates.reads_true(whole, self.moment, layout.index):
                     return None
             return self._candidate(path)
         finally:
@@ -675,16 +678,20 @@ class Search(Viability):
             arrivals.append(self.last[2])
         return max(arrivals) >= self.since
 
-    def _judge_complete(self, number: int, parts: dict[str, Any]) -> bool:
-        predicates = self.layout.predicates
+    def _holds(self, number: int, parts: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the parts with the empty ones after the last constituent; None: not a match.
+
+        Predicates that read are not evaluated.
+        """
+        predicates, stages = self.layout.predicates, self.layout.stages
         if not predicates.leaves(number, parts):
-            return False
+            return None
         whole = dict(parts)
-        for later in range(number + 1, len(self.layout.stages)):
-            whole[self.layout.stages[later].name] = ()
+        for later in range(number + 1, len(stages)):
+            whole[stages[later].name] = ()
             if not predicates.leaves(later, whole):
-                return False
-        return predicates.completes(whole, self.moment, self.layout.index)
+                return None
+        return whole if predicates.holds_finally(whole) else None
 
     def _is_closed(self, number: int) -> bool:
         """Return whether a negated event lies between the last constituent and the window's end."""

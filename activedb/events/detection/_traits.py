@@ -142,7 +142,6 @@ class SequenceLayout:
         return not (
             self.begins_negated
             or predicates.final
-            or predicates.readings
             or any(predicates.leaving[place] for place in later)
         )
 
