@@ -553,6 +553,19 @@ def _events_of(part: Occurrence) -> list[Occurrence]:
     return [e for each in part.constituents for e in _events_of(each)] if part.parts else [part]
 
 
+@pytest.mark.parametrize("policy", ["certain", "possible", "reading"])
+def test_time_out_begins_with_what_may_begin_a_match_by_itself(policy: str) -> None:
+    # N is within the window before C, though not within that before D.
+    detector = Detector(seq(~N, C, event("D"), A).within(2).timed_out(), on_uncertain=policy)
+    uncertain = Occurrence("A", AccuracyInterval(-9, -10, -8), {})
+    detector.feed(uncertain)
+    for event_ in (Occurrence("N", 1), Occurrence("C", 2), Occurrence("D", 4)):
+        assert detector.feed(event_) == []
+    assert detector.is_inexact
+    assert detector.advance(9_000_000) == []
+    assert detector.undecided == ()
+
+
 @pytest.mark.parametrize(("skip", "made"), [("to_first", 2), ("to_last", 1)])
 def test_skip_to_one_of_many_that_all_worlds_agree_on(skip: str, made: int) -> None:
     """A0 B2 B6 is made and skips what begins before B2, or before B6: so not, or so, A4."""

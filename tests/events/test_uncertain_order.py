@@ -24,7 +24,6 @@ from tests.drawing import SCALE, Worlds
 
 from .descriptions import Labels, described_made, described_match
 from .generation import Plan, random_expression
-from .reference import Reference
 from .uncertainty import UncertainReference, orders
 
 if TYPE_CHECKING:
@@ -147,24 +146,6 @@ def test_uncertain_order_raises_with_the_candidates_and_keeps_the_event(seed: in
                 e for e in everything if e not in sure and (e in given or not is_narrowed(events))
             ]
             assert given == left
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(4))
-def test_uncertain_order_by_readings_equals_the_definition_of_the_readings(seed: int) -> None:
-    for random in Worlds(60 * SCALE, "readings", seed):
-        expression, events = random_expression(random, PLAN), random_events(random)
-        reference, labels = Reference(expression), Labels()
-        detector = Detector(expression, on_uncertain="reading")
-        for o in events:
-            exact = Occurrence(o.name, o.us / 1e6, o.params)
-            for one in (o, exact):
-                labels.add(one)
-            expected = [labels.of_parts(made.parts) for made in reference.feed(exact)]
-            assert [labels.of_parts(match.parts) for match in detector.feed(o)] == expected, (
-                expression,
-                [str(o.params["n"]) for o in events],
-            )
 
 
 @pytest.mark.parametrize(

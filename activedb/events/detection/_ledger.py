@@ -47,6 +47,7 @@ class Exclusion:
         chooser = node.chooser
         self.relation = node.shared.policy.relation
         self.stages = node.stages
+        self.window_us = node.window_us
         self.context = Context.UNRESTRICTED if node.times_out else chooser.context
         self.uses_up = chooser.uses_up and not node.times_out
         self.skip = SkipTo.NONE if node.times_out else chooser.skip.to
@@ -87,7 +88,8 @@ class Exclusion:
                 if not self.is_better(c, r):
                     return True
             elif self.context is Context.RECENT:
-                if not self._is_later(c, r):
+                # The context chooses among those that skips leave.
+                if not (self._is_later(c, r) or self.excludes_in_step(c, r)):
                     return True
             elif (
                 self.context is Context.CONTINUOUS
@@ -163,7 +165,7 @@ class Exclusion:
     def may_be_one_step(self, r: Possible, c: Possible) -> bool:
         """Return whether one step may complete both."""
         if r.is_closed is not c.is_closed:
-            return True
+            return False
         if r.is_closed:
             a, b = r.entries[0], c.entries[0]
             return a[2] == b[2] or self.relation.may_begin_together(a[3], b[3])
@@ -183,7 +185,7 @@ class Exclusion:
     def may_be_before(self, r: Possible, c: Possible) -> bool:
         """Return whether an earlier step may complete r than c."""
         if r.is_closed is not c.is_closed:
-            return True
+            return self._is_ahead(self._ends_us(r)[0], r, self._ends_us(c)[1])
         relation = self.relation
         if r.is_closed:
             if self.is_one_step(r, c):
@@ -200,8 +202,25 @@ class Exclusion:
             begins = self.relation.begins
             return begins(r.entries[0][3])[1] < begins(c.entries[0][3])[0]
         if r.is_closed or c.is_closed:
-            return False
+            return self._is_ahead(self._ends_us(r)[1], r, self._ends_us(c)[0])
         return all(any(self.relation.is_later_step(a, b) for b in c.ends) for a in r.ends)
+
+    @staticmethod
+    def _is_ahead(us: int, r: Possible, other_us: int) -> bool:
+        """Return whether r, completed at `us`, is ahead of what is completed in the other way.
+
+        A window ends after all events of its last microsecond.
+        """
+        return us < other_us if r.is_closed else us <= other_us
+
+    def _ends_us(self, c: Possible) -> tuple[int, int]:
+        """Return the earliest and the latest time at which c is completed."""
+        if not c.is_closed:
+            ends = [self.relation.ends(entry[3]) for entry in c.ends]
+            return max(low for low, _ in ends), max(high for _, high in ends)
+        assert self.window_us is not None
+        low_us, high_us = self.relation.begins(c.entries[0][3])
+        return low_us + self.window_us, high_us + self.window_us
 
     # -- preference ----------------------------------------------------------------------------
 
@@ -240,6 +259,8 @@ class Exclusion:
                 return False
             own, theirs = _from_the_last(c), _from_the_last(r)
             count = min(len(own), len(theirs))
+            if own[:count] == theirs[:count]:
+                return self.is_better(c, r)  # one has no more
             return own[:count] > theirs[:count]
         return bool(others) and all(any(relation.is_behind(b, a) for a in ours) for b in others)
 

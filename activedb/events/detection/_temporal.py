@@ -272,8 +272,12 @@ class PeriodicNode(DetectorNode):
         return entries[: bisect_left(entries, (us + 1,))]
 
     def _closed_before(self, start: Entry, us: int) -> bool:
-        high_us = start[3].high_us
-        return any(high_us < end[3].low_us for end in self._until(self.ends, us))
+        return any(self._is_before(start, end) for end in self._until(self.ends, us))
+
+    def _is_before(self, a: Entry, b: Entry) -> bool:
+        """Return whether an entry is certainly before another, whatever local clocks say."""
+        relation = self.shared.policy.relation
+        return relation.ends(a[3])[1] < relation.begins(b[3])[0]
 
     def _is_closed(self, start: Entry, us: int) -> bool:
         """Return whether a start is closed at this time, in the context chronicle."""
@@ -311,8 +315,7 @@ class PeriodicNode(DetectorNode):
 
     def _collect(self, end: Entry, closed: Entry | None) -> list[Entry]:
         """Return the occurrence that an end makes of all ticks before it, for each start."""
-        low_us = end[3].low_us
-        before = [entry for entry in self.starts if entry[3].high_us < low_us]
+        before = [entry for entry in self.starts if self._is_before(entry, end)]
         context = self.periodic.consumption
         earlier = [other for other in self.ends if other[:3] < end[:3]]
         from_us = None
@@ -327,7 +330,7 @@ class PeriodicNode(DetectorNode):
             chosen = [
                 entry
                 for entry in before
-                if not any(entry[3].high_us < other[3].low_us for other in earlier)
+                if not any(self._is_before(entry, other) for other in earlier)
             ]
             if context in (Context.RECENT, Context.CUMULATIVE):
                 chosen = chosen[-1:]
@@ -338,7 +341,7 @@ class PeriodicNode(DetectorNode):
                 together = [
                     entry
                     for entry in before
-                    if not any(entry[3].high_us < other[3].low_us for other in earlier)
+                    if not any(self._is_before(entry, other) for other in earlier)
                 ]
             period_us = self.periodic.period_us
             until_us = end[0]
