@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from activedb.columns.events import NO_VALUE, Column, EventColumns, Ints, column_of
 from activedb.columns.program._conflicts import PrecedencePlanner
-from activedb.columns.program._layout import KeyUse, ProgramLayout
+from activedb.columns.program._layout import ProgramLayout, refs_of
 from activedb.columns.program._results import ColumnRefusal, ColumnResults
 from activedb.columns.program._rows import Rows, is_exact, split
 from activedb.columns.program._state import ColumnState
@@ -25,7 +25,6 @@ from activedb.scheduling import (
     Outcome,
     Parameter,
     Program,
-    SharedTable,
     STransaction,
     Write,
     evaluate,
@@ -99,8 +98,19 @@ class Checker:
             unsigned = keys.view(np.uint64)  # negative keys become large
             if use.name in params and len(keys) and unsigned.max() >= size:
                 bad = concerned[codes] & (codes >= 0) & (unsigned >= size)
-                refuse(bad, lambda row, use=use: _reason(use, given[use.name], row))
+                refuse(bad, lambda row: self._first_invalid(int(codes[row]), given, row))
         return columns, reasons
+
+    def _first_invalid(self, code: int, given: Mapping[str, Column], row: int) -> str:
+        """Return why a row is refused: for the first invalid key in the order of its accesses."""
+        for ref in refs_of(self._layout.templates[code]):
+            if isinstance(ref.key, Parameter):
+                column = given[ref.key.name]
+                try:
+                    ref.table.check_key(column[row] if column.dtype == object else column.item(row))
+                except AccessError as error:
+                    return f"AccessError: {error}"
+        raise AssertionError("a valid key was refused")
 
     def _mask(self, codes: tuple[int, ...]) -> Column:
         mask = np.zeros(max(1, len(self._layout.templates)), np.bool_)
@@ -130,15 +140,6 @@ def _whole(column: Column) -> Ints:
         ],
         np.int64,
     )
-
-
-def _reason(use: KeyUse, column: Column, row: int) -> str:
-    table: SharedTable = use.table
-    try:
-        table.check_key(column[row] if column.dtype == object else column.item(row))
-    except AccessError as error:
-        return f"AccessError: {error}"
-    raise AssertionError("a valid key was refused")
 
 
 # -- snapshots of tables before rows run, restored if the rows are interrupted ---------------------

@@ -42,7 +42,8 @@ def events_of(program: Program, names: tuple[str, str], seed: int, count: int) -
     for place in range(count):
         keys = [int(SIZE * draw.random() ** (1 + skew)) for _ in names]
         if draw.random() < wrong:
-            keys[draw.randrange(2)] = draw.choice((-1, SIZE + 2, 10**12))
+            for number in draw.sample((0, 1), draw.choice((1, 2))):
+                keys[number] = draw.choice((-1, SIZE + 2, 10**12))
         amount = draw.choice(LARGE if draw.random() < large else AMOUNTS)
         id_ = draw.choice("abc") if with_ids and draw.random() < 0.7 else None
         us = place // 2 + draw.randrange(8)
