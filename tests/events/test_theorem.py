@@ -70,6 +70,12 @@ OPERATORS: dict[str, Expression] = {
     "same": seq(A, B).same("w"),
     "same with a negation": seq(A, ~N, B).same("w").within(4),
     "predicate": seq(A, B, C).where(part("A").x <= part("C").x),
+    "function": seq(A, B).where(lambda parts: parts["A"].params["x"] <= parts["B"].params["x"]),
+    "function of many": seq(A, many(B))
+    .where(lambda parts: sum(b.params["x"] for b in parts["B"]) < 2)
+    .within(4),
+    "sum at the end": seq(A, many(B)).where(part("B").x.sum() >= 1).within(4),
+    "negation before an optional end": seq(A, ~N, optional(B)).within(4),
     "all": all_of(A, B),
     "all in a window": all_of(A, B).within(3),
     "all the same": all_of(A, B).same("w"),
@@ -101,6 +107,7 @@ OPERATORS: dict[str, Expression] = {
     .where(part("A").x <= part("B").x)
     .within(4)
     .timed_out(),
+    "timed out after a negation": seq(~N, A, B, C).within(4).timed_out(),
     "timed out in a sequence": seq(seq(A, B).within(2).timed_out(), C),
     "negation at the end in a sequence": seq(seq(A, ~N).within(2), B),
     "negation at the end in another": seq(A, seq(B, ~N).within(2), ~event("N", alias="M")).within(
