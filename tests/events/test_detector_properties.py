@@ -104,16 +104,6 @@ def closed_by_time(random: Random) -> Expression:
     return made.skipping(to, random.choice(made.names) if to in ("to_first", "to_last") else None)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_window_that_ends_again_completes_what_has_come_since(seed: int) -> None:
-    # What was read at the first end may read otherwise at the next, and must not be in the way.
-    worlds = Worlds(200 * SCALE, "ends again", seed, matches=1)
-    for random in worlds:
-        expression = closed_by_time(random)
-        steps = random_history(random, Course(8, late=True, names="AAAB"))
-        worlds.met["matches"] += compare(expression, steps)
-
-
 def of_several_names(random: Random) -> Expression:
     """An expression that one event may match under several names, with a predicate that reads."""
 
@@ -142,15 +132,6 @@ def of_several_names(random: Random) -> Expression:
     return made
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_predicate_that_reads_is_asked_for_each_binding_of_the_events(seed: int) -> None:
-    worlds = Worlds(200 * SCALE, "several names", seed, matches=1)
-    for random in worlds:
-        expression = of_several_names(random)
-        steps = random_history(random, Course(8, late=True, names="AAAB"))
-        worlds.met["matches"] += compare(expression, steps)
-
-
 def of_what_was_read(random: Random) -> Expression:
     """An expression whose matches depend on what earlier steps have read."""
     inner: Any
@@ -170,13 +151,27 @@ def of_what_was_read(random: Random) -> Expression:
     return made
 
 
+WHAT_READS = {
+    # What was read at the first end of a window may read otherwise when it ends again.
+    "windows that end again": (closed_by_time, Course(8, late=True, names="AAAB")),
+    "the same events under several names": (
+        of_several_names,
+        Course(8, late=True, names="AAAB"),
+    ),
+    "steps done again, which do not read again": (
+        of_what_was_read,
+        Course(8, withdrawals=7, trims=False, late=True, names="AAB"),
+    ),
+}
+
+
 @pytest.mark.parametrize("seed", range(3))
-def test_step_done_again_does_not_read_again(seed: int) -> None:
-    worlds = Worlds(200 * SCALE, "read once", seed, matches=1)
+@pytest.mark.parametrize("shape", WHAT_READS)
+def test_predicates_that_read_are_asked_once_for_each_match_and_step(shape: str, seed: int) -> None:
+    drawn, course = WHAT_READS[shape]
+    worlds = Worlds(200 * SCALE, shape, seed, matches=1)
     for random in worlds:
-        expression = of_what_was_read(random)
-        course = Course(8, withdrawals=7, trims=False, late=True, names="AAB")
-        worlds.met["matches"] += compare(expression, random_history(random, course))
+        worlds.met["matches"] += compare(drawn(random), random_history(random, course))
 
 
 def in_order(expression: Expression, feeds: list[tuple[int, Occurrence]], end_us: int) -> list[Any]:

@@ -216,8 +216,7 @@ class Exclusion:
     def _ends_us(self, c: Possible) -> tuple[int, int]:
         """Return the earliest and the latest time at which c is completed."""
         if not c.is_closed:
-            ends = [self.relation.ends(entry[3]) for entry in c.ends]
-            return max(low for low, _ in ends), max(high for _, high in ends)
+            return self.relation.ends(c.entries[-1][3])
         assert self.window_us is not None
         low_us, high_us = self.relation.begins(c.entries[0][3])
         return low_us + self.window_us, high_us + self.window_us
